@@ -77,6 +77,7 @@ class EntryShape(Struct, frozen=True):
     input: str | None = None
     facts: tuple[tuple[str, str], ...] = ()
     elsewhere: tuple[SameInput, ...] = ()
+    bundle: str = ""
     recipe: RecipeState | None = None
     replay: str = ""
     cost: Cost | None = None  #: what compiling it takes; null: unknown

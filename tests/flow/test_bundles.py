@@ -275,3 +275,12 @@ def test_programs_find_what_a_read_only_store_has_and_write_above_it(
     assert (told.count("using cached device binary"), told.count("has been cached")) == (len(KERNELS), 1)
     assert content(store) == before
     assert len(list((tmp_path / "upper").glob("*/*/*/*/0.bin"))) == 1
+
+
+@pytest.mark.parametrize("room", ["daemon.user_daemon", "daemon.host_daemon", "cli.program", "watchd.__main__"])
+def test_nobody_else_loads_what_only_bundles_need(room: str) -> None:
+    heavy = ("cryptography", "backports", "compression.zstd", "xpucached.bundling", "xpucached.bundle.")
+    code = f"import sys, xpucached.{room}; print([one for one in sys.modules if one.startswith({heavy})])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+
+    assert told.stdout == "[]\n"

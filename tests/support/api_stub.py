@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tests.support import histories
 from tests.support.builders import sycl_target
-from xpucached.api import looking, requests
+from xpucached.api import imports, looking, requests
 from xpucached.api.endpoints import Request, Right
 from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.diagnosis import Baseline, Cause, Diagnosis, Explanation, Figure, RuntimeCheck, Safety
@@ -78,6 +78,7 @@ from xpucached.service.handlers import Handlers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
+    from xpucached.api.imports import NoteImport
     from xpucached.api.requests import (
         AddModel,
         EmptyTrash,
@@ -490,6 +491,11 @@ class Standin:
         self.asked.append(request)
         return self._begin("empty")
 
+    async def note_import(self, request: NoteImport) -> Job:
+        """Begin to scan."""
+        self.asked.append(request)
+        return self._begin("scan")
+
     async def scan(self, request: ScanStores) -> Job:
         """Begin to scan."""
         self.asked.append(request)
@@ -619,6 +625,7 @@ ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
         _by(requests.ListTrash, lambda one, _: one.trash()),
         _by(requests.RestoreTrash, lambda one, asked: one.restore(asked)),
         _by(requests.EmptyTrash, lambda one, asked: one.empty(asked)),
+        _by(imports.NoteImport, lambda one, asked: one.note_import(asked)),
         _by(requests.ScanStores, lambda one, asked: one.scan(asked)),
         _by(requests.Refresh, lambda one, _: one.look_again()),
         _by(requests.ListJobs, lambda one, _: one.jobs()),

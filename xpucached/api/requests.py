@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from xpucached.api import looking
+from xpucached.api import imports, looking
 from xpucached.api.endpoints import Request, Right, declared, endpoint, need
 from xpucached.domain.diagnosis import Baseline, Diagnosis
 from xpucached.domain.host import Host
@@ -384,5 +384,6 @@ class GetOpenApi(Request[Mapping[str, str]], frozen=True, kw_only=True):
     """Ask for all of this as an OpenAPI 3.1 document."""
 
 
-ENDPOINTS: Final = tuple(sorted(declared(), key=lambda one: one.request.__module__ == looking.__name__))
+_LAST: Final = (imports.__name__, looking.__name__)
+ENDPOINTS: Final = tuple(sorted(declared(), key=lambda one: one.request.__module__ in _LAST))
 """Everything one may ask a user's daemon."""

@@ -13,11 +13,12 @@ from xpucached.catalog.tables import BUILDS, ENTRIES, STORES
 from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
+    from xpucached.domain.bundles import MadeEntry
     from xpucached.domain.plans import Built
-    from xpucached.domain.stores import EntryId
+    from xpucached.domain.stores import Entry, EntryId
 
 _REMEMBERED: Final = timedelta(days=365)
 _ENOUGH: Final = 2000
@@ -44,6 +45,52 @@ def record_build(connection: sa.Connection, built: Built, now: datetime) -> None
     )
     spared = built.seconds if built.models and built.origin is not Origin.SIMULATED else 0.0
     days.add(connection, now, replayed=1, replay_seconds=built.seconds, spared_seconds=spared)
+
+
+def record_import(
+    connection: sa.Connection, made: Iterable[MadeEntry], bundle: str, signer: str, now: datetime
+) -> None:
+    """Note which entries came with a bundle: as they are if compiling took no time, else compiled from its recipes."""
+    b = BUILDS.c
+    for one in made:
+        key = {"kind": one.kind, "root": str(one.store), "key": one.key}
+        what = {
+            "family": one.family,
+            "origin": (Origin.REBUILT if one.seconds else Origin.IMPORTED).value,
+            "stamp": f"{bundle} {signer}",
+            "image_size": one.input_size,
+            "seconds": one.seconds,
+            "digest": one.digest,
+            "at": now,
+            "models": None,
+        }
+        named = [b[name] for name in key]
+        connection.execute(insert(BUILDS).values(**key, **what).on_conflict_do_update(index_elements=named, set_=what))
+
+
+def bundle_of(connection: sa.Connection, entry: Entry) -> str:
+    """Return with which bundle an entry came, and who signed that; empty if with none, or if it is another one now."""
+    b = BUILDS.c
+    of = (b.kind == entry.id.store.kind, b.root == str(entry.id.store.root), b.key == entry.id.key)
+    stamp = connection.execute(sa.select(b.stamp).where(*of, b.digest == entry.digest)).scalar()
+    if stamp is None or not stamp.startswith(_BUNDLE):
+        return ""
+    digest, _, signer = stamp.partition(" ")
+    return f"{digest}, signed by {signer}" if signer else f"{digest}, not signed by a trusted key"
+
+
+def came_with(wanted: str) -> sa.ColumnElement[bool]:
+    """Ask for entries that came with a bundle: named by the beginning of its digest, or by who signed it."""
+    b = BUILDS.c
+    of = (STORES.c.kind == b.kind, STORES.c.root == b.root, b.key == ENTRIES.c.key, b.digest == ENTRIES.c.digest)
+    digest = wanted if wanted.startswith(_BUNDLE) else f"{_BUNDLE}{wanted}"
+    signed = sa.and_(b.stamp.startswith(_BUNDLE), sa.func.substr(b.stamp, len(_BUNDLE) + 66) == wanted)
+    named = b.stamp.startswith(digest, autoescape=True)
+    return sa.select(b.key).where(*of, sa.or_(named, signed)).correlate(ENTRIES, STORES).exists()
+
+
+_BUNDLE: Final = "sha256:"
+"""What the stamp of what came with a bundle begins with."""
 
 
 def forget_old_builds(connection: sa.Connection, now: datetime) -> None:

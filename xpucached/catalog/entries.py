@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from xpucached.catalog import departed
+from xpucached.catalog.builds import bundle_of, came_with
 from xpucached.catalog.defects import check_defect, defect_codes
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.rows import JOINED, SELECT, WITHOUT_KERNELS, Row, indexed
@@ -172,7 +173,7 @@ def find_entry(connection: sa.Connection, ref: EntryRef | str) -> IndexedEntry:
         listed = ", ".join(row.ref for row in rows[:_LISTED]) + (" …" if len(rows) > _LISTED else "")
         raise RequestError(f"{ref} is the beginning of several references: {listed}", hint="give more digits")
     (found,) = indexed(connection, rows)
-    return replace(found, elsewhere=_elsewhere(connection, found.entry))
+    return replace(found, elsewhere=_elsewhere(connection, found.entry), bundle=bundle_of(connection, found.entry))
 
 
 def _elsewhere(connection: sa.Connection, entry: Entry) -> tuple[SameInput, ...]:
@@ -269,6 +270,10 @@ def _own(query: EntryQuery, now: datetime) -> Iterator[sa.ColumnElement[bool]]:
         uses = sa.select(ATTRIBUTIONS.c.entry_id).join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id)
         inherited = sa.select(INHERITED.c.entry_id).where(INHERITED.c.model == query.model)
         yield sa.or_(_E.id.in_(uses.where(RUNS.c.model == query.model)), _E.id.in_(inherited))
+    if query.origin is not None:
+        yield _E.origin == query.origin.value
+    if query.bundle is not None:
+        yield came_with(query.bundle)
     if query.min_size is not None:
         yield _E.size >= _bounded(query.min_size)
     if query.max_size is not None:

@@ -206,6 +206,7 @@ def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--store", type=_path, metavar="PATH", help="entries in this store")
     one.add_argument("--state", type=_one_of(EntryState), metavar="STATE", help=", ".join(EntryState))
     one.add_argument("--defect", metavar="DEFECT", help="such as bin-empty")
+    bundle_options.came_from(one, _one_of)
     one.add_argument("--kernel", metavar="TEXT", help="part of a kernel's name")
     one.add_argument(
         "--size", action="append", default=[], type=_bound, metavar="BOUND", help="such as '>1MB', '<=10k'"
@@ -273,7 +274,7 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
         "--reason", action="append", default=[], type=_one_of(EvictReason), metavar="R", help=", ".join(EvictReason)
     )
     one.add_argument("--plan", type=str.lower, metavar="ID", help="exactly what a dry run showed, or nothing")
-    _waits(one)
+    _waits(bundle_options.came_from(one, _one_of))
     trash = verb("trash", "list, restore and empty what was evicted").add_subparsers(
         dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
     )
@@ -304,8 +305,7 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
     one.add_argument("--device", metavar="GPU", help="for a GPU that is not here: A770, bmg-g21, or a PCI id")
     one.add_argument("--into", type=_path, metavar="DIR", help="put what is rebuilt into a store of its own")
     one.add_argument("--driver-cache", type=_path, metavar="DIR", help="where the GPU driver keeps its cache meanwhile")
-    bundle_options.replay_options(one, _path)
-    _waits(one)
+    _waits(bundle_options.replay_options(one, _path))
     one = verb("scan", "look at the stores again")
     one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")
     one.add_argument("--full", action="store_true", help="read even what seems unchanged")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xpucached.domain.bundles import Binaries, Compression
+from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +61,7 @@ def add(
     one.add_argument("second", metavar="B", type=path, help="another one")
 
 
-def replay_options(one: argparse.ArgumentParser, path: Callable[[str], Path]) -> None:
+def replay_options(one: argparse.ArgumentParser, path: Callable[[str], Path]) -> argparse.ArgumentParser:
     """Say what ``replay`` takes for a bundle."""
     group = one.add_argument_group("without a daemon, from a bundle (docs/bundles.md)")
     group.add_argument("--bundle", type=path, metavar="BUNDLE", help="compile its recipes, into the store of --into")
@@ -68,6 +69,7 @@ def replay_options(one: argparse.ArgumentParser, path: Callable[[str], Path]) ->
         "--shard", default="0/1", metavar="I/N", help="only part I of N, from 0; auto: as a system counts"
     )
     group.add_argument("--keep-going", action="store_true", help="what a compiler refuses is no failure")
+    return one
 
 
 def _packs(one: argparse.ArgumentParser) -> None:
@@ -75,3 +77,12 @@ def _packs(one: argparse.ArgumentParser) -> None:
         "--compression", choices=[each.value for each in Compression], help="default: zstd if it is installed, or gzip"
     )
     one.add_argument("--sign", metavar="KEY", help="sign it with the key in this file (XPUCACHED_SIGNING_KEY)")
+
+
+def came_from(
+    one: argparse.ArgumentParser, one_of: Callable[[type[Origin]], Callable[[str], Origin]]
+) -> argparse.ArgumentParser:
+    """Say how entries are named by where they came from."""
+    one.add_argument("--origin", type=one_of(Origin), metavar="ORIGIN", help="how it came about: imported, rebuilt, …")
+    one.add_argument("--bundle", metavar="DIGEST", help="came with this bundle, or with one that this key signed")
+    return one

@@ -10,9 +10,10 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, messages
+from xpucached.api import imports
 from xpucached.api.client import refusal
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import hints
+from xpucached.cli import connect, hints
 from xpucached.cli.progress import told_in_steps
 from xpucached.domain.bundles import (
     Binaries,
@@ -30,6 +31,7 @@ from xpucached.domain.bundles import (
     ReplayBundle,
 )
 from xpucached.errors import RequestError, RunFailed, XpucachedError
+from xpucached.printing import plain
 from xpucached.processes import child
 from xpucached.render import bundles
 from xpucached.render.text import TextStyle
@@ -130,12 +132,26 @@ def run(options: Namespace) -> int:
         colour = terminal and not options.no_color and "NO_COLOR" not in os.environ
         style = TextStyle(datetime.now(UTC), get_terminal_size().columns if terminal else None, colour)
         print(hints.aimed(bundles.report(report, style), "", os.environ))
+    if isinstance(report, ImportReport) and report.made:
+        _tell_daemon(options, report)
     match report:
         case DiffReport(changes=[_, *_]) | ImportReport(failures=[_, *_]):
             return RunFailed.exit
         case BundleReplayReport(failures=[_, *_], keep_going=False):
             return RunFailed.exit
     return 0
+
+
+def _tell_daemon(options: Namespace, report: ImportReport) -> None:
+    """Let the daemon note where the entries came from, and look at them; without one they are only found later."""
+    try:
+        client, hosts = connect.reach(options)
+        with client:
+            for first in range(0, 0 if hosts else len(report.made), imports.MOST):
+                made = report.made[first : first + imports.MOST]
+                client.call(imports.NoteImport(bundle=report.view.digest, signer=report.view.signer or "", made=made))
+    except XpucachedError as error:
+        print(f"xpucachectl: no daemon noted where these entries came from: {plain(error.message)}", file=sys.stderr)
 
 
 def _asked(order: BundleOrder, *, quiet: bool) -> messages.Json:

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from xpucached.api import requests
 from xpucached.api.client import refusal
 from xpucached.cli import driver_changed, errands, everyone, hints
@@ -15,7 +17,7 @@ from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Outcome
 from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport
 from xpucached.domain.trash import Finding, TrashReport, VerifyReport
-from xpucached.errors import Conflict, RequestError, RunFailed
+from xpucached.errors import Conflict, NotFound, RequestError, RunFailed
 from xpucached.printing import plain
 from xpucached.render import host, jobs, status
 from xpucached.render.text import TextStyle
@@ -117,6 +119,35 @@ def _evict_request(given: Namespace) -> requests.EvictEntries:
     return requests.EvictEntries(
         dry_run=given.dry_run, refs=tuple(given.refs), reasons=tuple(given.reason), plan=given.plan
     )
+
+
+def _evict(output: Output) -> int:
+    """Evict what is named: by ref, by reason, or by where it came from."""
+    given = output.options
+    if given.origin is None and given.bundle is None:
+        return _begin(output, _evict_request(given), _evicted)
+    if given.refs or given.plan:
+        raise RequestError("expected either REF… or where entries came from", hint="xpucachectl evict --help")
+    refs: list[str] = []
+    query = requests.ListEntries(origin=given.origin, bundle=given.bundle, limit=requests.MAX_PAGE)
+    while True:
+        page = output.client.call(query).value
+        refs += [one.entry.id.ref for one in page.entries]
+        if page.next is None or not page.entries:
+            break
+        query = replace(query, after=page.next)
+    if not refs:
+        raise NotFound("no entry came from there", hint="see: xpucachectl ls --origin imported")
+    asked = requests.EvictEntries(dry_run=given.dry_run, refs=tuple(refs), reasons=tuple(given.reason))
+    return _begin(output, asked, _evicted)
+
+
+def _evict_everyone(output: Output) -> int:
+    """Evict what the policy lets go, of all users."""
+    if output.options.origin is not None or output.options.bundle is not None:
+        hint = "say whose: xpucachectl --of USER evict"
+        raise RequestError("where entries came from is told by one user's catalog", hint=hint)
+    return _of_everyone(output, _evict_request(output.options), _evicted)
 
 
 def _evicted(job: Job) -> str:
@@ -236,7 +267,7 @@ def _cancelled(job: Job, style: TextStyle) -> str:
 
 OF_EVERYONE: Final[Mapping[str, Callable[[Output], int]]] = {
     "prewarm": _prewarm_everyone,
-    "evict": lambda output: _of_everyone(output, _evict_request(output.options), _evicted),
+    "evict": _evict_everyone,
     "replay": lambda output: _of_everyone(output, _replay_request(output.options), _replayed),
     "verify": lambda output: _of_everyone(output, _verify_request(output.options), _found, _sound),
     "doctor": lambda output: _of_everyone(output, _doctor_request(output.options), _found, _sound, _diagnosis),
@@ -247,7 +278,7 @@ OF_EVERYONE: Final[Mapping[str, Callable[[Output], int]]] = {
 
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "prewarm": prewarm,
-    "evict": lambda output: _begin(output, _evict_request(output.options), _evicted),
+    "evict": _evict,
     "replay": lambda output: _begin(output, _replay_request(output.options), _replayed),
     "trash restore": _trash_restore,
     "trash empty": _trash_empty,

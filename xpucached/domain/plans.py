@@ -165,6 +165,7 @@ class IndexedEntry(Struct, frozen=True):
     inherited: tuple[ModelName, ...] = ()  #: of `models`, those that were not seen to use it: replay made it for them
     recipe: RecipeState | None = None  #: None where no run told how it is compiled
     replay: str = ""  #: ``possible``, or the `NoRecipe` why it is not; told of one entry alone
+    bundle: str = ""  #: the digest of the bundle it came in, and who signed that; told of one entry alone
     elsewhere: tuple[SameInput, ...] = ()  #: the same program in caches of other kinds; told of one entry alone
     estimated: float | None = None  #: seconds that making it may take, where that was not measured and somebody asked
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.stores import EntryState
+from xpucached.domain.targets import Origin
 
 
 class EntryQuery(Struct, frozen=True):
@@ -22,6 +23,8 @@ class EntryQuery(Struct, frozen=True):
     device: str | None = None  #: part of the device's name
     model: ModelName | None = None
     state: EntryState | None = None
+    origin: Origin | None = None
+    bundle: str | None = None  #: of this bundle, by the beginning of its digest, or of those that this key signed
     defect: str | None = None
     kernel: str | None = None  #: part of a kernel's name, mangled or not
     min_size: int | None = None

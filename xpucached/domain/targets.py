@@ -37,12 +37,13 @@ class Target(Struct, frozen=True, order=True):
 
 
 class Origin(StrEnum):
-    """How we know an entry's environment; and of an entry that no program but we compiled, with which driver."""
+    """How we know an entry's environment; and of an entry that no program here made, how it came about."""
 
     DECLARED = "declared"  #: the entry itself says so
     OBSERVED = "observed"  #: the entry does not say; a neighbour in the store does
     REBUILT = "rebuilt"  #: we compiled it, with the driver that this host had then
     AHEAD = "built-ahead"  #: we compiled it with a driver that was not installed here
+    IMPORTED = "imported"  #: it came in a bundle that a trusted key had signed
     SIMULATED = "simulated"  #: we compiled it for a GPU that this host does not have
 
 

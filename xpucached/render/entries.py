@@ -154,6 +154,7 @@ def entry(one: IndexedEntry, style: TextStyle) -> str:
         ("driver", known.toolchain if known else ""),
         ("architecture", one.architecture or ""),
         ("origin", one.origin or ""),
+        ("bundle", one.bundle),
         ("options", held.options),
         ("constants", held.constants),
         ("image", f"{held.image}, {size(held.image_size)}" if held.image else ""),

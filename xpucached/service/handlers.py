@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from msgspec.structs import replace
 
 from xpucached import __version__, codec
-from xpucached.api import looking, openapi, requests
+from xpucached.api import imports, looking, openapi, requests
 from xpucached.api.endpoints import VERSION, Request
+from xpucached.catalog.builds import record_import
 from xpucached.catalog.entries import entry_page, find_entry
 from xpucached.catalog.models import find_model
 from xpucached.catalog.runs import newest_runs
@@ -97,6 +98,13 @@ async def _events(service: Service, asked: looking.ListEvents) -> tuple[Event, .
     return await service.context.events.since(asked.since, wait=asked.wait)
 
 
+async def _note_import(service: Service, asked: imports.NoteImport) -> Job:
+    context = service.context
+    await context.write(record_import, asked.made, asked.bundle, asked.signer, context.clock())
+    stores = tuple(sorted({one.store for one in asked.made}))
+    return await service.reconciler.start_scan(requests.ScanStores(stores=stores))
+
+
 def _empty(service: Service, asked: requests.EmptyTrash) -> Job:
     return service.context.jobs.start("empty", service.trash.emptying(asked.refs))
 
@@ -127,6 +135,7 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(requests.ListTrash, lambda service, _: service.trash.all()),
         _by(requests.RestoreTrash, _restore),
         _by(requests.EmptyTrash, _empty),
+        _by(imports.NoteImport, _note_import),
         _by(requests.ScanStores, lambda service, asked: service.reconciler.start_scan(asked)),
         _by(requests.Refresh, lambda service, _: service.surveyor.look_again()),
         _by(requests.ListJobs, lambda service, _: service.context.jobs.all()),

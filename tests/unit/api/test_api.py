@@ -23,14 +23,15 @@ from msgspec.structs import fields, replace
 from tests import REPOSITORY
 from tests.support import api_stub, histories
 from xpucached import codec, quantities, sockets
-from xpucached.api import client, host_requests, intake, looking, openapi, requests
+from xpucached.api import client, host_requests, imports, intake, looking, openapi, requests
 from xpucached.api.endpoints import Request
+from xpucached.domain.bundles import MadeEntry
 from xpucached.domain.defects import Effect
 from xpucached.domain.diagnosis import Baseline, Diagnosis
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState
 from xpucached.domain.models import ModelStatus, Outcome, Run, WarmReason, Warmth
-from xpucached.domain.names import AwareDatetime, JobId, KindName, ModelName
+from xpucached.domain.names import AwareDatetime, EntryKey, JobId, KindName, ModelName
 from xpucached.domain.overview import Overview
 from xpucached.domain.plans import EvictReason, IndexedEntry, PrewarmReport, ScanReport
 from xpucached.domain.queries import EntryPage, EntryQuery
@@ -153,6 +154,9 @@ REQUESTS: list[Request[object]] = [
     requests.RestoreTrash(all=True),
     requests.EmptyTrash(refs=("00",)),
     requests.ReplayEntries(dry_run=True, stores=(Path("/a"),), models=(ModelName("net"),), to="00ff"),
+    imports.NoteImport(
+        bundle=f"sha256:{'0' * 64}", made=(MadeEntry(KindName("sycl"), Path("/s"), EntryKey("1"), "", ""),)
+    ),
     requests.ScanStores(stores=(Path("/s"),), full=True),
     requests.Refresh(),
     requests.ListJobs(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import fields
 
-from xpucached.api import client, endpoints, host_requests, intake, looking, openapi, requests
+from xpucached.api import client, endpoints, host_requests, imports, intake, looking, openapi, requests
 from xpucached.api.endpoints import Right, row
 from xpucached.domain.jobs import Job
 from xpucached.domain.names import ModelName
@@ -78,6 +78,7 @@ BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]]
     (requests.ReplayEntries, {"driver_root": Path("/d")}, {"driver_root": Path("d")}),
     (requests.ReplayEntries, {"into": Path("/d")}, {"into": Path("d")}),
     (requests.ReplayEntries, {"driver_cache": Path("/d")}, {"driver_cache": Path("d")}),
+    (imports.NoteImport, {"bundle": f"sha256:{64 * '0'}", "made": ()}, {"bundle": "sha256:0", "made": ()}),
     (requests.ScanStores, {"stores": (Path("/s"),)}, {"stores": (Path("s"),)}),
     (requests.WaitJob, {"timeout": 0.0}, {"timeout": -0.1}),
     (requests.WaitJob, {"timeout": 300.0}, {"timeout": 300.1}),

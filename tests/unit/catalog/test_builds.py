@@ -11,13 +11,15 @@ from msgspec.structs import replace
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import HOUR, NEW, NOW, OLD, OTHER, STORE, architecture, entry, model, run, scan
 from xpucached.catalog import builds
-from xpucached.catalog.builds import build_rates, count_built, forget_old_builds, record_build
-from xpucached.catalog.entries import all_entries
+from xpucached.catalog.builds import build_rates, count_built, forget_old_builds, record_build, record_import
+from xpucached.catalog.entries import all_entries, entry_page, find_entry
 from xpucached.catalog.models import add_model
 from xpucached.catalog.refusals import record_refusal, refused_by
 from xpucached.catalog.scans import record_scan
+from xpucached.domain.bundles import MadeEntry
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.plans import Built
+from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import Entry, Store
 from xpucached.domain.targets import Origin
 
@@ -141,3 +143,31 @@ def test_what_was_rebuilt_for_models_belongs_to_them_once(catalog: Catalog) -> N
     catalog.write(add_model, model("gone"))
     catalog.write(record_scan, scan(ours, replace(changed, digest="another", source="anew")), architecture)
     assert owners(catalog)["b/0"] == ("gone", "net")
+
+
+def test_what_came_with_a_bundle_is_known_by_it_and_by_its_signer_while_it_is_just_that(catalog: Catalog) -> None:
+    first, second, other, changed = entry("a/0"), entry("b/0"), entry("c/0"), entry("d/0")
+    mine, theirs = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+
+    def made(of: Entry, **facts: object) -> MadeEntry:
+        plain = MadeEntry(of.id.store.kind, of.id.store.root, of.id.key, of.digest or "", OLD.family)
+        return replace(plain, **facts)
+
+    catalog.write(record_import, (made(first), made(second, seconds=1.5)), mine, "release", NOW)
+    catalog.write(record_import, (made(other), made(changed, digest="another")), theirs, "", NOW)
+    catalog.write(record_scan, scan(first, second, other, changed), architecture)
+
+    def keys(**asked: object) -> list[str]:
+        page = catalog.read(entry_page, EntryQuery(**asked), present=(), now=NOW)  # type: ignore[arg-type]
+        return sorted(one.entry.id.key for one in page.entries)
+
+    assert keys(origin=Origin.IMPORTED) == ["a/0", "c/0"]
+    assert keys(origin=Origin.REBUILT) == ["b/0"]
+    assert keys(bundle="release") == ["a/0", "b/0"]
+    assert keys(bundle=mine) == keys(bundle="11") == ["a/0", "b/0"]
+    assert keys(bundle=theirs[:20]) == ["c/0"]
+    assert keys(bundle="") == ["a/0", "b/0", "c/0"]
+    assert keys(bundle="rel") == keys(bundle="%") == []
+    assert catalog.read(find_entry, first.id.ref).bundle == f"{mine}, signed by release"
+    assert catalog.read(find_entry, other.id.ref).bundle == f"{theirs}, not signed by a trusted key"
+    assert catalog.read(find_entry, changed.id.ref).bundle == ""

@@ -1,0 +1,33 @@
+"""What one may tell a user's daemon of what came into its stores from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from xpucached.api.endpoints import Request, Right, endpoint, need
+from xpucached.domain.bundles import MadeEntry
+from xpucached.domain.jobs import Job
+
+MOST: Final = 1000
+"""Entries of one request."""
+
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST: Final = 200
+
+
+@endpoint("POST", "/v1/imports", right=Right.CHANGE, status=202, location="/v1/jobs/{id}")
+class NoteImport(Request[Job], frozen=True, kw_only=True):
+    """Say which entries came with a bundle, and look at their stores."""
+
+    bundle: str
+    signer: str = ""
+    made: tuple[MadeEntry, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no bundle, and no place."""
+        need(_DIGEST.fullmatch(self.bundle) is not None, "bundle: expected sha256: and 64 hex digits")
+        need(len(self.signer) <= _LONGEST, "signer: expected at most 200 characters")
+        need(len(self.made) <= MOST, f"made: expected at most {MOST}")
+        places = (one.store for one in self.made)
+        need(all(one.is_absolute() and "\0" not in str(one) for one in places), "made: expected absolute paths")
