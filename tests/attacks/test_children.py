@@ -27,23 +27,25 @@ import pytest
 from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.catalog import opening, tables
-from xpucached.cli import installed_files
+from xpucached.cli import bundles, installed_files
+from xpucached.domain.bundles import InspectBundle
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.domain.models import Workload
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.plans import Recipe
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.throttling import RunCause, RunPriority
-from xpucached.errors import Unavailable
-from xpucached.host import tools
+from xpucached.errors import NotFound, Unavailable
+from xpucached.host import package_tools, tools
 from xpucached.hostd import units
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import preflight
-from xpucached.processes import child, driver_probe
+from xpucached.processes import child, driver_probe, unpacking
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import NoCompiler
 from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter
+from xpucached.processes.unpacking import UnpackFailed, UnpackLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,6 +194,22 @@ def ask_runtimes(lair: Path) -> None:
     build_tiny_program(lair)
 
 
+def look_at_a_bundle(lair: Path) -> None:
+    with pytest.raises(NotFound):
+        bundles._asked(InspectBundle(lair / "none"), quiet=True)
+
+
+def unpack_a_package(lair: Path) -> None:
+    package = lair / "some.deb"
+    package.write_bytes(b"none")
+    with pytest.raises(UnpackFailed):
+        unpacking.unpack(package, lair.parent / "into", UnpackLimits(seconds=30.0), threading.Event())
+
+
+def compare_versions(_lair: Path) -> None:
+    package_tools.Versions("deb").holds("1", "lt", "2")
+
+
 WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "processes/driver_probe.py": ask_drivers,
     "kinds/sycl/preflight.py": ask_runtimes,
@@ -202,6 +220,9 @@ WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "catalog/opening.py": bring_catalog_up,
     "hostd/units.py": ask_systemd,
     "cli/installed_files.py": set_up,
+    "cli/bundles.py": look_at_a_bundle,
+    "processes/unpacking.py": unpack_a_package,
+    "host/package_tools.py": compare_versions,
 }
 """For each module that starts something, what makes it do so."""
 

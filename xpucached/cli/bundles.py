@@ -162,7 +162,7 @@ def _asked(order: BundleOrder, *, quiet: bool) -> messages.Json:
         command = [*child.module("xpucached.bundling"), "--order", str(orders), "--fd", str(theirs)]
         started = child.start(
             command,
-            variables=os.environ,
+            variables=child.environment({one: os.environ[one] for one in os.environ if one.startswith("XPUCACHED_")}),
             stderr=sys.__stderr__.fileno() if sys.__stderr__ else child.NOTHING,
             pipes=pipes,
         )
