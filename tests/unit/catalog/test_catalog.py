@@ -129,7 +129,8 @@ def host(*environments: Target, at: datetime = NOW, stamp: str = "one") -> Host:
 
 def model(name: str = "net", *, source: str = "socket", command: str = "python3") -> Model:
     workload = Workload((command, "app.py"), Path("/opt/app"), {"OMP_NUM_THREADS": "4"}, 60.5)
-    return Model(ModelName(name), workload, Path("/opt/cache"), 70, pinned=True, source=source)
+    before = ("app.service", "other@1.service")
+    return Model(ModelName(name), workload, Path("/opt/cache"), 70, pinned=True, source=source, before=before)
 
 
 def test_exercises_and_trials_come_back_as_they_went(catalog: Catalog) -> None:
@@ -1193,6 +1194,26 @@ def test_pages_cover_everything_once(catalog: Catalog, limit: int) -> None:
         assert page.next != after
         after = page.next
     assert keys == [f"{number:02}" for number in range(21)]
+
+
+@pytest.mark.parametrize("query", [EntryQuery(limit=4), EntryQuery(limit=4, min_size=1)], ids=["all", "some"])
+def test_of_a_page_no_more_is_read_than_it_shows_and_one(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, query: EntryQuery
+) -> None:
+    catalog.write(record_scan, scan(*(entry(f"{number:02}") for number in range(21))), architecture)
+    read: list[int] = []
+    really = sa.CursorResult.all
+
+    def counted(result: sa.CursorResult[object]) -> object:
+        found = really(result)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(sa.CursorResult, "all", counted)
+    page = catalog.read(entry_page, query, present=(), now=NOW)
+
+    assert (len(page.entries), page.total) == (4, 21)
+    assert max(read) == 5
 
 
 def test_a_page_of_nothing_counts(catalog: Catalog) -> None:

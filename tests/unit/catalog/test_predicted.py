@@ -139,6 +139,14 @@ def test_a_model_is_warm_again_when_all_that_was_predicted_is_there(place: Place
     assert (place.warm(), place.rests()) == (True, False)
 
 
+def test_what_was_predicted_for_a_compiler_is_forgotten_when_another_one_is_here(place: Place) -> None:
+    place.warmed("a", "b", told=("a", "b"))
+    third = replace(OLD, facts=(("compiler", "c"),))
+    for target in (NEW, third, NEW):
+        place.survey(target)
+        assert (place.predict(), place.predict()) == (["a", "b"], [])
+
+
 def test_nothing_is_predicted_from_an_entry_that_is_damaged_until_it_is_mended(place: Place) -> None:
     place.warmed("a", "b", told=("a", "b"))
     place.survey(NEW)
