@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ import pytest
 
 from tests.support.builders import spirv
 from tests.support.device_images import archives, program
+from xpucached.cli.program import main
+from xpucached.errors import NotFound, RequestError
 from xpucached.inspection import containers, devices
 from xpucached.inspection.content import MemoryContent, Unreadable
 from xpucached.inspection.report import Inspector
@@ -82,3 +85,22 @@ def test_people_read_a_sentence_for_each_device(tmp_path: Path) -> None:
     assert "name the one that is meant: --device B580" in inspection(Inspector(()).inspect("env", [tmp_path]), style)
     (tmp_path / "empty").mkdir()
     assert "no device code" in inspection(Inspector(asked).inspect("env", [tmp_path / "empty"]), style)
+
+
+def test_two_reports_from_the_field_are_told_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torch-2.9.0+cpu.dist-info").mkdir()
+    (tmp_path / "gptq.so").write_bytes(program(("spir64", spirv("a", "b"), ("a", "b"))))
+    nobody = ["--socket", str(tmp_path / "none")]
+
+    assert main([*nobody, "inspect", str(tmp_path), "--device", "B580"]) == 0
+    text = capsys.readouterr().out
+    assert "B580 (bmg-g21): of 2 kernels 2 are compiled at first use" in text
+    assert "torch 2.9.0+cpu is a build for processors: it brings no code for a GPU" in text
+    assert main([*nobody, "inspect", str(tmp_path), "--device", "B580", "--json"]) == 0
+    (total,) = json.loads(capsys.readouterr().out)["data"]["totals"]
+    assert (total["architecture"], total["compiled"], total["ready"]) == ("bmg-g21", 2, 0)
+    assert main([*nobody, "inspect", str(tmp_path / "nothing")]) == NotFound.exit
+    assert main([*nobody, "inspect", str(tmp_path), "--device", "Z999"]) == RequestError.exit
+    assert "no GPU 'Z999' is known" in capsys.readouterr().err
