@@ -128,7 +128,7 @@ def claim(connection: sa.Connection, store: int) -> None:
     mine = sa.select(b.key).join(STORES, here).where(STORES.c.id == store)
     connection.execute(
         sa.update(ENTRIES)
-        .values(origin=ours(b.origin).scalar_subquery(), cost=ours(b.seconds).scalar_subquery())
+        .values(origin=ours(b.origin).scalar_subquery(), cost=ours(sa.func.nullif(b.seconds, 0.0)).scalar_subquery())
         .where(e.store_id == store, e.key.in_(mine), ours(b.key).exists())
     )
 

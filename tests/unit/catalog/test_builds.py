@@ -162,6 +162,13 @@ def test_what_came_with_a_bundle_is_known_by_it_and_by_its_signer_while_it_is_ju
         return sorted(one.entry.id.key for one in page.entries)
 
     assert keys(origin=Origin.IMPORTED) == ["a/0", "c/0"]
+    # What compiling it would take, nobody has measured.
+    assert {key: cost for (_, key), (_, cost) in known(catalog).items()} == {
+        "a/0": None,
+        "b/0": 1.5,
+        "c/0": None,
+        "d/0": None,
+    }
     assert keys(origin=Origin.REBUILT) == ["b/0"]
     assert keys(bundle="release") == ["a/0", "b/0"]
     assert keys(bundle=mine) == keys(bundle="11") == ["a/0", "b/0"]
