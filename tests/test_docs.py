@@ -247,6 +247,7 @@ ELSEWHERE: Final = {
     "Cause": "advice",
     "Compression": "bundles",
     "CostSource": "looking",
+    "MetricsFormat": "protocol",
     "Effect": "kinds",
     "Figure": "protocol",
     "ImageFormat": "protocol",

@@ -71,6 +71,7 @@ from xpucached.domain.trash import (
 from xpucached.domain.workloads import Variant
 from xpucached.errors import Conflict, NotFound
 from xpucached.kinds import sycl
+from xpucached.render import metrics
 from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import Connection
 from xpucached.service.handlers import Handlers
@@ -430,6 +431,13 @@ class Standin:
         """Return what eviction would take."""
         return histories.make_evictable()
 
+    async def metrics(self, asked: looking.GetMetrics) -> str:
+        """Return figures."""
+        openmetrics = asked.format is looking.MetricsFormat.OPENMETRICS
+        return metrics.metrics(
+            await self.status(), histories.make_overview(), histories.make_days(), openmetrics=openmetrics
+        )
+
     async def overview(self) -> Overview:
         """Return all that there is to look at."""
         return histories.make_overview()
@@ -638,6 +646,7 @@ ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
         _by(looking.ListWarmth, lambda one, _: one.warmth()),
         _by(looking.GetEvictable, lambda one, _: one.evictable()),
         _by(looking.GetOverview, lambda one, _: one.overview()),
+        _by(looking.GetMetrics, lambda one, asked: one.metrics(asked)),
         _by(requests.GetConfig, lambda one, _: one.config()),
         _by(requests.GetEnv, lambda one, asked: one.env(asked.model)),
     )

@@ -80,7 +80,9 @@ def test_the_source_archive_holds_tests_and_tools(sdist: Path) -> None:
 
 
 def test_the_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
-    program = {name for name in files("xpucached", [".py", ".csv", ".typed"]) if "/data/manual/" not in name}
+    program = {
+        name for name in files("xpucached", [".py", ".csv", ".css", ".js", ".typed"]) if "/data/manual/" not in name
+    }
     migrations = {f"xpucached/{name}" for name in files("migrations", [".py", ".mako"])}
     units = {f"xpucached/units/{path.relative_to(UNITS).as_posix()}" for path in UNITS.rglob("*") if path.is_file()}
     written = {f"man/{name}" for name in manual.PAGES} | {manual.EXAMPLE}

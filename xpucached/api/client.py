@@ -195,7 +195,7 @@ class Client:
         method, target, body = compose(request)
         if self._of:
             target = f"/v1/users/{quote(self._of, safe='')}{target.removeprefix('/v1')}"
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if body is not None else {})
         connection = self._connection
         connection.timeout = patience
         if connection.sock is not None:

@@ -67,6 +67,7 @@ _HARMLESS: Final = (
     looking.ListWarmth,
     looking.GetEvictable,
     looking.GetOverview,
+    looking.GetMetrics,
 )
 
 

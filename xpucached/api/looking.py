@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from enum import StrEnum
 from typing import Final
 
 from xpucached.api.endpoints import Request, endpoint, need
@@ -86,3 +87,17 @@ class GetEvictable(Request[Evictable], frozen=True, kw_only=True):
 @endpoint("GET", "/v1/overview")
 class GetOverview(Request[Overview], frozen=True, kw_only=True):
     """Ask for all that there is to look at, in one document."""
+
+
+class MetricsFormat(StrEnum):
+    """How figures are written for Prometheus."""
+
+    TEXT = "text"
+    OPENMETRICS = "openmetrics"
+
+
+@endpoint("GET", "/v1/metrics")
+class GetMetrics(Request[str], frozen=True, kw_only=True):
+    """Ask for figures as Prometheus reads them: bare, unless the caller accepts nothing but JSON."""
+
+    format: MetricsFormat = MetricsFormat.TEXT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from xpucached.api.endpoints import VERSION, Endpoint, Right
-from xpucached.api.looking import ListEvents
+from xpucached.api.looking import GetMetrics, ListEvents
 from xpucached.api.requests import ENDPOINTS
 from xpucached.codec import to_json, twin
 from xpucached.domain.jobs import ErrorInfo
@@ -93,6 +93,8 @@ def _content(row: Endpoint, reply: Schema) -> Schema:
     if row.path == "/v1/openapi.json":
         # The one answer without an envelope, because generators expect the bare document.
         content = {"application/json": {"schema": {"type": "object"}}}
+    if row.request is GetMetrics:
+        content["text/plain"] = {"schema": {"type": "string"}}
     if row.request is ListEvents:
         content["application/x-ndjson"] = {"schema": {"$ref": _PART.format(name="Event")}}
     return content

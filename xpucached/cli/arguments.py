@@ -221,6 +221,12 @@ def _looking(verb: Callable[..., _ArgumentParser]) -> None:
     what.add_argument("--days", action="store_true", help="what happened each day")
     what.add_argument("--warmth", action="store_true", help="when models came to stand otherwise, and why")
     one.add_argument("--top", type=_number, default=20, metavar="N", help="so many of the dearest entries (20)")
+    one = verb("metrics", "print figures as Prometheus reads them")
+    one.add_argument("--openmetrics", action="store_true", help="in OpenMetrics instead of the text format")
+    one = verb("web", "serve the page to this host's browsers, read-only, until Ctrl-C")
+    one.add_argument(
+        "--for", dest="for_", type=_wrap(quantities.duration), default=3600.0, metavar="T", help="at most so long (1h)"
+    )
     one = verb("report", "write what there is to look at as one page for a browser")
     one.add_argument(
         "--html", type=_path, default="xpucached.html", metavar="FILE", help="the file to write (xpucached.html)"

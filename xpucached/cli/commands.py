@@ -22,6 +22,7 @@ _OF_HOST: Final[Mapping[str, Callable[[Output], int]]] = {
     **commands_jobs.OF_EVERYONE,
     "status": commands_read.host,
     "driver-changed": driver_changed.of_host,
+    "metrics": commands_read.host_metrics,
     "version": commands_read.version,
 }
 """What is asked of the host's daemon itself, and of all users' workers."""

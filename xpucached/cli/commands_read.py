@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xpucached.cli.output import Output
     from xpucached.domain.checks import Check
     from xpucached.domain.models import ModelStatus
+    from xpucached.domain.users import HostStatus
 
 _T = TypeVar("_T")
 
@@ -96,6 +97,25 @@ def _usage(output: Output) -> int:
     return output.show(looking.ListWarmth() if options.warmth else looking.GetUsage(top=options.top))
 
 
+def _metrics(output: Output) -> int:
+    wanted = looking.MetricsFormat.OPENMETRICS if output.options.openmetrics else looking.MetricsFormat.TEXT
+    return output.show(looking.GetMetrics(format=wanted))
+
+
+def host_metrics(output: Output) -> int:
+    """Print the figures of the host's daemon."""
+    from xpucached.render import metrics  # noqa: PLC0415 - seldom needed
+
+    answer = output.client.call(host_requests.GetHost())
+    given = output.options.openmetrics
+
+    def write(value: HostStatus, style: TextStyle) -> str:
+        return metrics.host_metrics(value, style.now, openmetrics=given).rstrip("\n")
+
+    output.tell(answer, write)
+    return 0
+
+
 def _report(output: Output) -> int:
     from xpucached.cli import report  # noqa: PLC0415 - seldom needed, and slow to load
 
@@ -119,6 +139,12 @@ def _why(output: Output) -> int:
     text = inspection.brought(brought, output.style) if brought is not None else ""
     output.say(f"\n{text}" if text else "")
     return 0
+
+
+def _web(output: Output) -> int:
+    from xpucached.cli import web  # noqa: PLC0415 - seldom needed, and slow to load
+
+    return web.web(output)
 
 
 def _runs(output: Output) -> requests.ListRuns:
@@ -149,6 +175,8 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "runs": lambda output: output.show(_runs(output)),
     "usage": _usage,
     "report": _report,
+    "web": _web,
+    "metrics": _metrics,
     "why": _why,
     "env": _env,
     "config show": lambda output: output.show(requests.GetConfig()),

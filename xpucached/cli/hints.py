@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 VERBS: Final = (
-    *("config", "devices", "doctor", "driver-changed", "env", "events", "evict", "jobs", "ls", "model", "prewarm"),
-    *("replay", "report", "run", "runs", "scan", "show", "status", "stores", "trash", "usage", "verify", "why"),
+    *("config", "devices", "doctor", "driver-changed", "env", "events", "evict", "jobs", "ls", "metrics", "model"),
+    *("prewarm", "replay", "report", "run", "runs", "scan", "show", "status", "stores", "trash", "usage", "verify"),
+    *("web", "why"),
 )
 """All commands that ask a daemon something."""
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import __version__, deadlines, systemd
 from xpucached.domain.host import Problem
 from xpucached.errors import SettingsError
+from xpucached.hostd import figures
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
 from xpucached.server import http_listener, unix_sockets
@@ -77,6 +78,7 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
             asyncio.create_task(host_daemon.run(), name="host"),
             asyncio.create_task(_follow_configuration(host_daemon, load, outdated), name="configuration"),
             asyncio.create_task(systemd.ping(), name="watchdog"),
+            asyncio.create_task(figures.keep(host_daemon, os.environ.get("RUNTIME_DIRECTORY")), name="figures"),
         ]
         stop = asyncio.create_task(_until(stopping), name="stop")
         tasks.append(stop)

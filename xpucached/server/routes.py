@@ -20,6 +20,7 @@ from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Status
 from xpucached.errors import Denied
 from xpucached.incidents import unexpected
+from xpucached.render import metrics
 from xpucached.server.app import CLOSE, HttpApplication, done, respond
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.redact import redact, redact_environment, redact_settings
@@ -73,8 +74,13 @@ class Routes(HttpApplication):
         private = self._allowed(peer.uid, Right.CHANGE)
         if isinstance(asked, looking.ListEvents) and asked.follow and request.method == "GET":
             return self._stream(asked.since, cast("Callable[[], None]", request.state.abort), private=private)
+        if isinstance(asked, looking.GetMetrics) and "openmetrics" in request.headers.get("accept", ""):
+            asked = looking.GetMetrics(format=looking.MetricsFormat.OPENMETRICS)
         call = self._wait(asked) if isinstance(asked, requests.WaitJob) else self._service.answer(asked)
         value = await done(row, request, call)
+        if isinstance(asked, looking.GetMetrics) and request.headers.get("accept", "") != "application/json":
+            media = metrics.OPENMETRICS if asked.format is looking.MetricsFormat.OPENMETRICS else metrics.TEXT
+            return Response(cast("str", value).encode(), headers={"Content-Type": media})
         if isinstance(asked, requests.GetOpenApi):
             # The one answer without an envelope, because generators expect the bare document.
             return Response(cast("bytes", value), media_type="application/json")

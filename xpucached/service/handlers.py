@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from xpucached import __version__, codec
 from xpucached.api import imports, looking, openapi, requests
 from xpucached.api.endpoints import VERSION, Request
+from xpucached.catalog import days
 from xpucached.catalog.builds import record_import
 from xpucached.catalog.entries import entry_page, find_entry
 from xpucached.catalog.models import find_model
@@ -21,6 +22,7 @@ from xpucached.domain.plans import NoRecipe
 from xpucached.errors import NotFound
 from xpucached.host import product_names
 from xpucached.planning.usage import estimated
+from xpucached.render import metrics
 from xpucached.service import Service
 
 if TYPE_CHECKING:
@@ -94,6 +96,13 @@ async def _overview(service: Service) -> Overview:
     return await service.accountant.overview(await service.status.get())
 
 
+async def _metrics(service: Service, asked: looking.GetMetrics) -> str:
+    status = await service.status.get()
+    overview, every_day = await service.accountant.overview(status), await service.context.read(days.days_between)
+    openmetrics = asked.format is looking.MetricsFormat.OPENMETRICS
+    return await asyncio.to_thread(metrics.metrics, status, overview, every_day, openmetrics=openmetrics)
+
+
 async def _events(service: Service, asked: looking.ListEvents) -> tuple[Event, ...]:
     return await service.context.events.since(asked.since, wait=asked.wait)
 
@@ -150,6 +159,7 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(looking.ListWarmth, lambda service, asked: service.accountant.warmth(asked)),
         _by(looking.GetEvictable, lambda service, _: service.accountant.evictable()),
         _by(looking.GetOverview, lambda service, _: _overview(service)),
+        _by(looking.GetMetrics, _metrics),
         _by(requests.GetOpenApi, lambda _service, _: asyncio.to_thread(_description)),
     )
 )

@@ -170,6 +170,7 @@ REQUESTS: list[Request[object]] = [
     looking.ListWarmth(since=api_stub.NOW, model=ModelName("a+b"), limit=7),
     looking.GetEvictable(),
     looking.GetOverview(),
+    looking.GetMetrics(format=looking.MetricsFormat.OPENMETRICS),
     requests.GetConfig(),
     requests.GetEnv(model=ModelName("x")),
     requests.GetOpenApi(),

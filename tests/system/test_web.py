@@ -1,0 +1,141 @@
+"""`xpucachectl web`: who gets what, in a real browser and without one; and that nothing listens afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support import api_stub, browsers, histories
+from xpucached import codec
+from xpucached.cli import main
+from xpucached.cli.web import PageServer
+from xpucached.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+class Daemon:
+    """What the server asks."""
+
+    def __init__(self) -> None:
+        self.value = histories.make_overview()
+        self.gone = False
+
+    def overview(self) -> bytes:
+        """Return the answer, if it is there."""
+        if self.gone:
+            raise Unavailable("gone")
+        return codec.dumps({"api": 1, "data": codec.to_json(self.value)})
+
+
+@contextmanager
+def serving(daemon: Daemon) -> Iterator[PageServer]:
+    """Serve what a daemon says."""
+    server = PageServer(daemon.overview)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def ask(server: PageServer, path: str, heads: Mapping[str, str], method: str = "GET") -> tuple[int, bytes]:
+    """Return status and body; the Host is ours unless another is given, None for none."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.putrequest(method, path, skip_host=True)
+    for name, value in {"Host": f"127.0.0.1:{server.server_port}", **heads}.items():
+        if value:
+            connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    assert answer.status == 501 or "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    connection.close()
+    return answer.status, body
+
+
+def test_only_our_own_page_with_its_token_gets_data() -> None:
+    with serving(Daemon()) as server:
+        key = {"Authorization": f"Bearer {server.token}"}
+        status, body = ask(server, "/v1/overview", key)
+        assert status == 200
+        assert json.loads(body)["data"]["host"] == "example"
+        assert ask(server, "/", {})[0] == ask(server, "/page.js", {})[0] == 200
+
+        # No token and a wrong one say the same; so does one that is no ASCII.
+        wrong = [{}, {"Authorization": "Bearer no"}, {"Authorization": server.token}, {"Authorization": "Bearer \xff"}]
+        assert {ask(server, "/v1/overview", one)[0] for one in wrong} == {401}
+        assert len({ask(server, path, one)[1] for one in wrong for path in ("/v1/overview", "/v1/models")}) == 1
+
+        port = server.server_port
+        for heads in (
+            {"Host": f"localhost:{port}"},
+            {"Host": "evil.example"},
+            {"Host": "127.0.0.1"},
+            {"Host": ""},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            for path in ("/", "/v1/overview"):
+                assert ask(server, path, {**key, **heads})[0] == 403, heads
+        own = {**key, "Origin": server.origin, "Sec-Fetch-Site": "same-origin"}
+        assert ask(server, "/v1/overview", own)[0] == 200
+
+        assert ask(server, "/v1/models", key)[0] == ask(server, "/../etc/passwd", key)[0] == 404
+        assert {ask(server, "/v1/overview", key, method)[0] for method in ("POST", "PUT", "DELETE", "OPTIONS")} == {501}
+
+
+def test_a_browser_follows_a_daemon_that_goes_and_comes_back() -> None:
+    daemon = Daemon()
+    with serving(daemon) as server, browsers.chromium() as browser:
+        visit = browsers.Visit(browser, dark=False, width=1280)
+        # Five seconds between two questions are a tenth here.
+        visit.page.add_init_script(
+            "const later = setTimeout; window.setTimeout = (work, time) => later(work, time / 50);"
+        )
+        visit.page.goto(server.address)
+        visit.page.wait_for_selector("h1.v-warm")
+        assert visit.page.evaluate("location.hash") == ""
+        assert visit.hindrances() == []
+        daemon.gone = True
+        visit.page.wait_for_selector("[role=alert]")
+        assert visit.page.locator("h1.v-warm").count() == 1
+        daemon.gone, daemon.value = False, replace(daemon.value, sentence="Warm: and back again")
+        visit.page.wait_for_selector("h1:has-text('back again')")
+        assert visit.page.locator("[role=alert]").count() == 0
+        assert {one.removeprefix(server.origin) for one in visit.requests if not one.startswith("data:")} == {
+            "/",
+            "/page.css",
+            "/page.js",
+            "/start.js",
+            "/v1/overview",
+        }
+        assert visit.violations == []
+        assert not any(server.token in one for one in visit.complaints)
+        visit.context.close()
+
+
+def test_nothing_listens_after_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with api_stub.running(tmp_path) as door:
+        assert main(["--socket", str(door.path), "web", "--for", "0.2s"]) == 0
+    address = capsys.readouterr().out.strip()
+    assert address.startswith("http://127.0.0.1:")
+    assert "/#" in address
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(address.split(":")[2].partition("/")[0])), 5)
+    # Who cannot be asked is told of at once.
+    assert main(["--socket", str(door.path), "web"]) == Unavailable.exit

@@ -1,0 +1,152 @@
+"""Door: `xpucachectl web`: the page from this command, on the loopback address only, for who has its token.  Listens.
+
+Whoever is on this host reaches the port, and so does every page in the browser: the token is the lock, and what did not
+come from our own page is refused.  Only what looks is answered, and nothing listens after the command.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Final
+
+from xpucached import codec
+from xpucached.api import looking
+from xpucached.api.endpoints import VERSION
+from xpucached.cli import connect
+from xpucached.cli.report import part
+from xpucached.errors import XpucachedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xpucached.cli.output import Output
+
+    Overviews = Callable[[], bytes]
+
+_SHELL: Final = (
+    '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    '<title>xpucached</title><link rel="stylesheet" href="page.css"><link rel="icon" href="data:,"></head>\n'
+    '<body><main id="root"></main><script type="module" src="start.js"></script></body></html>\n'
+)
+_START: Final = "import { main, bearer } from './page.js';\nmain(bearer, 5000);\n"
+
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_PATIENCE: Final = 10.0
+"""Seconds that a client may take for its request."""
+_AT_ONCE: Final = 16
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page and the overview, on a port of the loopback address that the kernel chooses."""
+
+    daemon_threads = True
+
+    def __init__(self, overview: Overviews) -> None:
+        super().__init__(("127.0.0.1", 0), _PageHandler)
+        self.token = secrets.token_urlsafe(32)
+        self.overview = overview
+        self.files = {
+            "/": (_SHELL.encode(), "text/html"),
+            "/page.css": (part("page.css").encode(), "text/css"),
+            "/page.js": (part("page.js").encode(), "text/javascript"),
+            "/start.js": (_START.encode(), "text/javascript"),
+        }
+        self.places = threading.BoundedSemaphore(_AT_ONCE)
+
+    @property
+    def origin(self) -> str:
+        """What the address of our pages begins with."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def address(self) -> str:
+        """Where the page is.  What stands behind the # is never sent, nor written down by anybody."""
+        return f"{self.origin}/#{self.token}"
+
+    def process_request(self, request: object, client_address: object) -> None:
+        """Answer in a thread, few at a time; others wait."""
+        self.places.acquire()
+        super().process_request(request, client_address)  # type: ignore[arg-type] # as it came
+
+    def process_request_thread(self, request: object, client_address: object) -> None:
+        """Give the place back."""
+        try:
+            super().process_request_thread(request, client_address)  # type: ignore[arg-type] # as it came
+        finally:
+            self.places.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that hang up."""
+
+
+class _PageHandler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version, sys_version = "xpucachectl", ""
+    timeout = _PATIENCE
+
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - as it is called
+        """Write no log: it would hold addresses and what was tried."""
+
+    def do_GET(self) -> None:
+        """Answer, if it comes from our own page, and for data from who has the token."""
+        server, heads = self.server, self.headers
+        ours = heads.get("Host") == server.origin.removeprefix("http://")
+        ours = ours and heads.get("Origin") in {None, server.origin}
+        if not ours or heads.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
+            return self._answer(403, b"other hosts, origins and sites are refused\n")
+        if self.path in server.files:
+            return self._answer(200, *server.files[self.path])
+        given = heads.get("Authorization", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, f"Bearer {server.token}".encode()):
+            return self._answer(401, b"a token is needed: open the address that xpucachectl web printed\n")
+        if self.path != "/v1/overview":
+            return self._answer(404, b"there is nothing here\n")
+        try:
+            return self._answer(200, server.overview(), "application/json")
+        except XpucachedError:
+            return self._answer(503, b"the daemon does not answer\n")
+
+    def _answer(self, status: int, body: bytes, media: str = "text/plain") -> None:
+        self.send_response(status)
+        heads = {**_HEADERS, "Content-Type": f"{media}; charset=utf-8", "Content-Length": str(len(body))}
+        for name, value in heads.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def web(output: Output) -> int:
+    """Serve the page until Ctrl-C, or until so many seconds are over; gives the exit status."""
+    options, lock = output.options, threading.Lock()
+
+    def overview() -> bytes:
+        # A connection each, so that a daemon that was started again is found; one at a time, for all share an answer.
+        with lock:
+            client, _ = connect.reach(options)
+            with client:
+                return codec.dumps({"api": VERSION, "data": client.call(looking.GetOverview()).data})
+
+    overview()  # who cannot be asked is told of before anybody opens a page
+    server = PageServer(overview)
+    serving = threading.Thread(target=server.serve_forever, name="web", daemon=True)
+    serving.start()
+    try:
+        print(server.address, flush=True)
+        serving.join(options.for_)
+    finally:
+        server.shutdown()
+        server.server_close()
+    return 0
