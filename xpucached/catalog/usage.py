@@ -39,20 +39,20 @@ _SUMS: Final = (
 _PAIRS: Final = (
     "pairs AS (SELECT runs.model AS model, attributions.entry_id AS entry_id FROM attributions"
     " JOIN runs ON runs.id = attributions.run_id UNION SELECT model, entry_id FROM inherited),"
-    " counted AS (SELECT entry_id, count(*) AS owners FROM pairs GROUP BY entry_id)"
+    " counted AS (SELECT model, entry_id, count(*) OVER (PARTITION BY entry_id) AS owners FROM pairs)"
 )
 _HERE: Final = (
     "LEFT JOIN targets ON targets.id = entries.target_id WHERE (entries.target_id IS NULL OR targets.present)"
 )
+# What several use counts for each of them with its part, too, so that all parts together are what is used, once.
+_PARTS: Final = (
+    "total(1.0 / owners), total(1.0 * entries.allocated / owners), total(entries.cost / owners),"
+    f" total(CASE WHEN entries.cost IS NULL THEN 1.0 * ({_BYTES}) / owners ELSE 0 END)"
+)
 # All names are our own.
 _BY_MODEL: Final = (
-    f"WITH {_PAIRS} SELECT pairs.model, counted.owners > 1, {_SUMS} FROM pairs"  # noqa: S608
-    f" JOIN counted ON counted.entry_id = pairs.entry_id JOIN entries ON entries.id = pairs.entry_id {_HERE}"
-    " GROUP BY pairs.model, counted.owners > 1"
-)
-_USED_ONCE: Final = (
-    f"WITH {_PAIRS} SELECT counted.owners > 1, {_SUMS} FROM counted"  # noqa: S608 - ours
-    f" JOIN entries ON entries.id = counted.entry_id {_HERE} GROUP BY counted.owners > 1"
+    f"WITH {_PAIRS} SELECT counted.model, counted.owners > 1, {_SUMS}, {_PARTS} FROM counted"  # noqa: S608
+    f" JOIN entries ON entries.id = counted.entry_id {_HERE} GROUP BY counted.model, counted.owners > 1"
 )
 _BY_TARGET: Final = (
     f"SELECT entries.store_id, coalesce(entries.target_id, 0), {_SUMS} FROM entries"  # noqa: S608 - ours
@@ -89,23 +89,33 @@ def less(whole: Amount, part: Amount) -> Amount:
     )
 
 
-def model_usage(connection: sa.Connection, rate: float) -> tuple[ModelUsage, ...]:
-    """Return what each registered model has for what is here now, the largest first."""
+def model_usage(connection: sa.Connection, rate: float) -> tuple[tuple[ModelUsage, ...], Amount, Amount]:
+    """Return what each registered model has for what is here now, the largest first, and what it is all together.
+
+    That is what one model each uses, and what several do, each entry counted once.
+    """
     found: dict[str, dict[bool, Amount]] = {
         name: {} for name in connection.scalars(sa.select(MODELS.c.name).order_by(MODELS.c.name))
     }
+    once: dict[bool, list[tuple[float, float, float, float]]] = {False: [], True: []}
     for model, shared, *sums in connection.exec_driver_sql(_BY_MODEL):
-        found.setdefault(model, {})[bool(shared)] = _amount(sums, rate)
+        found.setdefault(model, {})[bool(shared)] = _amount(sums[:4], rate)
+        once[bool(shared)].append(_part(sums[4:], rate))
     usage = [
         ModelUsage(ModelName(name), some.get(False, Amount()), some.get(True, Amount())) for name, some in found.items()
     ]
-    return tuple(sorted(usage, key=lambda one: -one.own.allocated - one.shared.allocated))
+    usage.sort(key=lambda one: -one.own.allocated - one.shared.allocated)
+    return tuple(usage), _whole(once[False]), _whole(once[True])
 
 
-def used_once(connection: sa.Connection, rate: float) -> tuple[Amount, Amount]:
-    """Return what one model each uses of what is for here and now, and what several do, each entry counted once."""
-    found = {bool(shared): _amount(sums, rate) for shared, *sums in connection.exec_driver_sql(_USED_ONCE)}
-    return found.get(False, Amount()), found.get(True, Amount())
+def _part(row: Sequence[float], rate: float) -> tuple[float, float, float, float]:
+    count, allocated, measured, unmeasured = row
+    return count, allocated, measured + unmeasured * rate, measured
+
+
+def _whole(parts: Sequence[tuple[float, float, float, float]]) -> Amount:
+    count, allocated, seconds, measured = (sum(column) for column in zip(*parts, strict=True)) if parts else (0.0,) * 4
+    return Amount(round(count), max(0, round(allocated)), max(0.0, seconds), measured)
 
 
 def totals(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, cast
 
 from xpucached import __version__, quantities
-from xpucached.cli import bundle_options, workload_options
+from xpucached.cli import bundle_options, looking_options, workload_options
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
 from xpucached.errors import RequestError, guess
@@ -100,7 +100,7 @@ def _parser() -> _ArgumentParser:
     )
     verb("stores", "list stores")
     verb("devices", "show devices and drivers")
-    _looking(verb)
+    looking_options.add_commands(verb)
     _model(verb("model", "register, list, show and remove models"), verb)
     _jobs(verb)
     one = verb("driver-changed", "say that the driver may have changed: whom it concerns looks again")
@@ -213,25 +213,6 @@ def _ls(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument("--unused", type=_wrap(quantities.duration), metavar="AGE", help="for at least so long: 7d, 12h")
     one.add_argument("--limit", type=_positive, metavar="N", help="at most so many (default: all)")
-
-
-def _looking(verb: Callable[..., _ArgumentParser]) -> None:
-    one = verb("usage", "show who uses which bytes, what compiling takes, and what was saved")
-    what = one.add_mutually_exclusive_group()
-    what.add_argument("--days", action="store_true", help="what happened each day")
-    what.add_argument("--warmth", action="store_true", help="when models came to stand otherwise, and why")
-    one.add_argument("--top", type=_number, default=20, metavar="N", help="so many of the dearest entries (20)")
-    one = verb("metrics", "print figures as Prometheus reads them")
-    one.add_argument("--openmetrics", action="store_true", help="in OpenMetrics instead of the text format")
-    one = verb("web", "serve the page to this host's browsers, read-only, until Ctrl-C")
-    one.add_argument(
-        "--for", dest="for_", type=_wrap(quantities.duration), default=3600.0, metavar="T", help="at most so long (1h)"
-    )
-    one = verb("report", "write what there is to look at as one page for a browser")
-    one.add_argument(
-        "--html", type=_path, default="xpucached.html", metavar="FILE", help="the file to write (xpucached.html)"
-    )
-    one.add_argument("--redact", action="store_true", help="without the names of host, models, programs and kernels")
 
 
 def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> None:

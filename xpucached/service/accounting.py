@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import ModelStatus
     from xpucached.domain.names import ModelName
     from xpucached.domain.status import Status
-    from xpucached.domain.usage import Day, Evictable, Saved, UpgradeCost, WarmthChange
+    from xpucached.domain.usage import Day, Evictable, Saved, WarmthChange
     from xpucached.service.context import Context
     from xpucached.service.evict import Evictor
     from xpucached.service.prewarm import Prewarmer
@@ -111,7 +111,8 @@ class Accountant:
         self._evictor = evictor
         self._usage = Remembered(context, lambda: asyncio.to_thread(self._look))
         self._evictable = Remembered(context, self._plan)
-        self._saved = Remembered(context, lambda: asyncio.to_thread(self._sum))
+        self._saved = Remembered(context, lambda: context.read(usage.saved, context.clock()))
+        self._upgrades = Remembered(context, lambda: context.read(usage.upgrade_costs, _UPGRADES))
         self._news = asyncio.Event()
         self.watches = (False, False)
         """Whether it is seen what programs load, and what they write."""
@@ -131,9 +132,8 @@ class Accountant:
             read = context.catalog.read
             now, rate = context.clock(), read(usage.rate, RATE)
             total, kinds, drivers, devices, here = read(usage.totals, rate)
-            own, shared = read(usage.used_once, rate)
+            models, own, shared = read(usage.model_usage, rate)
             nobody = usage.less(here, usage.together((own, shared)))
-            models = read(usage.model_usage, rate)
             dearest = tuple(planning.dear(one, rate) for one in read(usage.dearest, MOST_DEAR))
         context.compile_rate = rate
         return Usage(now, rate, total, kinds, drivers, devices, models, shared, nobody, dearest)
@@ -154,13 +154,7 @@ class Accountant:
 
     async def saved(self) -> Saved:
         """Return what programs did not have to wait for."""
-        return (await self._saved.get())[0]
-
-    def _sum(self) -> tuple[Saved, tuple[UpgradeCost, ...]]:
-        context = self._context
-        with context.catalog.moment():
-            read = context.catalog.read
-            return read(usage.saved, context.clock()), read(usage.upgrade_costs, _UPGRADES)
+        return await self._saved.get()
 
     async def days(self, asked: looking.ListDays) -> tuple[Day, ...]:
         """Return what happened each day."""
@@ -209,7 +203,7 @@ class Accountant:
 
     async def stop(self) -> None:
         """Reckon nothing any more."""
-        for one in (self._usage, self._evictable, self._saved):
+        for one in (self._usage, self._evictable, self._saved, self._upgrades):
             await one.stop()
 
     # -- all of it ----------------------------------------------------------------------------------------------------
@@ -217,7 +211,8 @@ class Accountant:
     async def overview(self, status: Status) -> Overview:
         """Return all that there is to look at, as the host stands."""
         context = self._context
-        found, going, (saved, upgrades) = await self.usage(), await self.evictable(), await self._saved.get()
+        found, going = await self.usage(), await self.evictable()
+        saved, upgrades = await self._saved.get(), await self._upgrades.get()
 
         def read() -> tuple[tuple[Day, ...], tuple[WarmthChange, ...], dict[ModelName, datetime]]:
             with context.catalog.moment():

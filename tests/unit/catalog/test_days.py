@@ -156,14 +156,14 @@ def test_who_uses_which_bytes(catalog: Catalog) -> None:
     run(catalog, "other", (theirs,), (both,))
     catalog.write(add_model, model("unused"))
 
-    models = {str(one.model): one for one in catalog.read(usage.model_usage, 0.001)}
+    used, own, shared = catalog.read(usage.model_usage, 0.001)
+    models = {str(one.model): one for one in used}
     assert models["net"].own == Amount(1, 4096, 5.0, 5.0)
     assert models["net"].shared == models["other"].shared == Amount(1, 4096, 5.0, 5.0)
     assert models["other"].own == Amount(1, 4096, 10.0, 10.0)
     assert models["unused"].own == models["unused"].shared == Amount()
 
     total, kinds, drivers, devices, here = catalog.read(usage.totals, 0.001)
-    own, shared = catalog.read(usage.used_once, 0.001)
     nobody = usage.less(here, usage.together((own, shared)))
     # The images' sizes are not known, so that what they take on disk tells.
     assert (nobody.entries, nobody.allocated, nobody.measured) == (1, 4096, 0.0)
