@@ -112,7 +112,7 @@ record: .venv/installed
 
 # What was reached is kept in .fuzz, and the next round begins there.
 FUZZ_SECONDS ?= 600
-FUZZ_TARGETS ?= source binary image name trace zebin_entry lookup slot configuration our_settings label library catalog message request http device_code program wheel
+FUZZ_TARGETS ?= source binary image name trace zebin_entry lookup slot configuration our_settings label library catalog message request http device_code program wheel bundle
 fuzz: .venv/tested
 	for one in $(FUZZ_TARGETS); do \
 	    $(BIN)/python -m tests.fuzz $$one --seconds $(FUZZ_SECONDS) --corpus .fuzz || exit; \

@@ -22,14 +22,18 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from tests.support import bundles
 from tests.support.api_stub import Standin, handlers, owner_only
 from tests.support.builders import framed, native, spirv
+from tests.support.bundles import tar
 from tests.support.device_images import archives
 from tests.support.device_images import program as linked
 from tests.support.runtimes import told
 from xpucached import messages
 from xpucached.api import intake, requests
 from xpucached.binaries import formats, zebin
+from xpucached.bundle import members
+from xpucached.bundling.inspecting import checked
 from xpucached.catalog import Catalog
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.entries import all_entries
@@ -45,7 +49,7 @@ from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import EntryState, FoundStore, ImageFormat, Store, StoreOrigin, StoreState
 from xpucached.domain.workloads import Loader, RunSpec
-from xpucached.errors import CatalogError, RequestError, SettingsError
+from xpucached.errors import BadBundle, CatalogError, MissingExtra, RequestError, SettingsError
 from xpucached.host import elf
 from xpucached.host.gpu_devices import known
 from xpucached.inspection import acceptance, containers
@@ -218,6 +222,29 @@ def wheel(data: bytes) -> None:
                     _check(content.size == member.size, "another size than the archive told")
                     made += member.packed
         _check(made <= len(data), "more was unpacked than there is")
+
+
+_SHAPES: Final = ("index.json", "index", "manifest", "config", "packed", "layer", "tar")
+"""What of a bundle is replaced; all else is right, and so are all digests."""
+
+
+def bundle(data: bytes) -> None:
+    """Read a bundle of which one part is replaced; the first byte says which."""
+    shape, data = _SHAPES[data[0] % len(_SHAPES)] if data else "tar", data[1:]
+    place = _root().parent / "bundle"
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / "bundle.tar"
+    if shape == "tar":
+        path.write_bytes(data)
+    else:
+        path.write_bytes(tar(bundles.layout({shape: lambda _: data})))
+    with suppress(BadBundle, MissingExtra):
+        opened = members.opened(path)
+        with opened.layout:
+            for member in opened.members:
+                found = list(checked(opened, member))
+                _check(len(found) == member.facts.entries, "another number of entries than it says")
+            _check(len(opened.view.digest) == 71, "no digest")
 
 
 _RULES: Final = tuple(acceptance.rules(gpu) for gpu in {one.architecture: one for one in known().values()}.values())
@@ -591,6 +618,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
         device_code,
         program,
         wheel,
+        bundle,
     )
 }
 """Every target by its name."""
@@ -615,6 +643,21 @@ def _zipped(method: int) -> bytes:
 
 def _head(line: str, *fields: str, body: bytes = b"") -> bytes:
     return "\r\n".join((f"{line} HTTP/1.1", "Host: localhost", *fields, "", "")).encode() + body
+
+
+def _bundles() -> list[bytes]:
+    """Return each part of a good bundle as it is."""
+    parts: dict[str, bytes] = {}
+
+    def noted(shape: str) -> Callable[[bytes], bytes]:
+        def note(content: bytes) -> bytes:
+            parts[shape] = content
+            return content
+
+        return note
+
+    whole = tar(bundles.layout({shape: noted(shape) for shape in _SHAPES[:-1]}))
+    return [bytes([number]) + parts.get(shape, whole) for number, shape in enumerate(_SHAPES)]
 
 
 def seeds(target: str) -> list[bytes]:
@@ -689,6 +732,7 @@ def seeds(target: str) -> list[bytes]:
             for shape in ({}, {"version": 2}, {"newer": True, "relocated": False})
         ],
         "wheel": [_zipped(method) for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)],
+        "bundle": _bundles(),
         "our_settings": [
             b"\0[stores]\npaths = ['/s', 'sycl:/t']\n[driver]\nvariables = { A = 'b' }\nprobe_timeout = '5s'\n",
             b"\0[policy]\nmax_bytes = '1GiB'\ngrace = '1h'\n[policy.stores.'/s']\nmax_unused = 'unlimited'\n",

@@ -46,6 +46,7 @@ ROUNDS = {
     "device_code": 1_500,
     "program": 3_000,
     "wheel": 4_000,
+    "bundle": 1_500,
 }
 
 

@@ -9,15 +9,17 @@ import tarfile
 import zlib
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tests.support.builders import framed, native, spirv, string_hash, sycl_target
 from xpucached.bundle import members, packing, words
-from xpucached.bundle.layout import Descriptor
+from xpucached.bundle.layout import Descriptor, canonical
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.domain.bundles import BundleContent, BundleFacts, Compression
 from xpucached.domain.names import KindName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from xpucached.domain.targets import Target
@@ -102,6 +104,43 @@ def forge(place: Path, layer: bytes, told: BundleFacts, how: Compression = HOW) 
         put = members.put_recipes if recipes else members.put_image
         members.put_index(layout, [put(layout, described, told)])
         layout.finish()
+    return place
+
+
+def layout(changes: Mapping[str, Callable[[bytes], bytes]] | None = None) -> dict[str, bytes]:
+    """Return the files of a bundle of one entry, of which some parts are changed; all digests are right.
+
+    Parts are ``layer`` (the archive), ``packed``, ``config``, ``manifest``, ``index`` and ``index.json``.
+    """
+    files: dict[str, bytes] = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
+    changes = changes or {}
+
+    def part(name: str, content: bytes) -> bytes:
+        return changes.get(name, bytes)(content)
+
+    def put(name: str, content: bytes, media: str) -> Descriptor:
+        content = part(name, content)
+        digest = hashlib.sha256(content).hexdigest()
+        files[f"blobs/sha256/{digest}"] = content
+        return Descriptor(media, f"sha256:{digest}", len(content))
+
+    plain = part("layer", tar(good()))
+    layer = put("packed", packed(plain, Compression.GZIP), f"{words.LAYER}+{Compression.GZIP}")
+    told = msgspec.to_builtins(facts(plain))
+    labels = {"config": {"Labels": {words.FACTS: canonical(told).decode()}}}
+    config = put("config", canonical(labels), words.CONFIG)  # type: ignore[arg-type] # of JSON all the same
+    manifest = put("manifest", canonical({"config": config.json(), "layers": [layer.json()]}), words.MANIFEST)
+    index = put("index", canonical({"manifests": [manifest.json()]}), words.INDEX)
+    files["index.json"] = part("index.json", canonical({"manifests": [index.json()]}))
+    return files
+
+
+def write(place: Path, files: Mapping[str, bytes]) -> Path:
+    """Write the files of a bundle into a folder."""
+    for name, content in files.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     return place
 
 

@@ -6,7 +6,8 @@ import http.client
 import json
 import socket
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.support import api_stub, browsers, histories
 from xpucached import codec
-from xpucached.cli import main
+from xpucached.cli import main, web
 from xpucached.cli.web import PageServer
 from xpucached.errors import Unavailable
 
@@ -127,6 +128,31 @@ def test_a_browser_follows_a_daemon_that_goes_and_comes_back() -> None:
         assert visit.violations == []
         assert not any(server.token in one for one in visit.complaints)
         visit.context.close()
+
+
+def test_who_connects_and_says_nothing_keeps_the_command_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "_PATIENCE", 1.0)
+    monkeypatch.setattr(web, "_MOMENT", 0.1)
+    with serving(Daemon()) as server:
+        silent = [socket.create_connection(("127.0.0.1", server.server_port), 5) for _ in range(web._AT_ONCE + 4)]
+        try:
+            # One byte at a time is no way to stay either.
+            until = time.monotonic() + 3
+            while time.monotonic() < until and server.places._value < web._AT_ONCE:
+                for one in silent:
+                    with suppress(OSError):
+                        one.sendall(b"G")
+                time.sleep(0.05)
+            assert ask(server, "/", {})[0] == 200
+        finally:
+            for one in silent:
+                one.close()
+        silent = [socket.create_connection(("127.0.0.1", server.server_port), 5) for _ in range(web._AT_ONCE + 4)]
+        before = time.monotonic()
+        server.shutdown()
+        assert time.monotonic() - before < 4
+        for one in silent:
+            one.close()
 
 
 def test_nothing_listens_after_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

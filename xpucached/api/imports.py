@@ -14,6 +14,8 @@ MOST: Final = 1000
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST: Final = 200
+_MOST_SECONDS: Final = 1e9
+_LARGEST: Final = 1 << 50
 
 
 @endpoint("POST", "/v1/imports", right=Right.CHANGE, status=202, location="/v1/jobs/{id}")
@@ -29,5 +31,9 @@ class NoteImport(Request[Job], frozen=True, kw_only=True):
         need(_DIGEST.fullmatch(self.bundle) is not None, "bundle: expected sha256: and 64 hex digits")
         need(len(self.signer) <= _LONGEST, "signer: expected at most 200 characters")
         need(len(self.made) <= MOST, f"made: expected at most {MOST}")
+        need(
+            all(0 <= one.seconds <= _MOST_SECONDS and 0 <= one.input_size < _LARGEST for one in self.made),
+            "made: expected seconds and sizes that something can have",
+        )
         places = (one.store for one in self.made)
         need(all(one.is_absolute() and "\0" not in str(one) for one in places), "made: expected absolute paths")

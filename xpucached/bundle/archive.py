@@ -169,7 +169,7 @@ def places(
 ) -> dict[str, tuple[int, int]]:
     """Return where in an archive of so many bytes each file is, and its size; in any order, as other tools write it."""
     found: dict[str, tuple[int, int]] = {}
-    at = 0
+    at, count = 0, 0
     while True:
         stream.seek(at)
         block = _exactly(stream, _BLOCK)
@@ -178,11 +178,11 @@ def places(
         member = _member(block, strict=False)
         if member.name in found or not (is_folder if member.folder else is_file)(member.name):
             raise BadBundle(f"an archive has a name twice, or one that does not belong there: {member.name[:80]!r}")
-        at += _BLOCK
+        at, count = at + _BLOCK, count + 1
         if member.size > size - at:
             raise BadBundle("an archive is cut short")
         if not member.folder:
             found[member.name] = (at, member.size)
-        if len(found) > words.MOST_FILES:
+        if count > words.MOST_FILES:
             raise BadBundle(f"an archive has more than {words.MOST_FILES} members")
         at += member.size + -member.size % _BLOCK

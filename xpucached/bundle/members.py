@@ -148,9 +148,16 @@ class Bundle:
             raise BadBundle(f"{layout.path} holds {len(indices)} indices; a bundle has one")
         self.index = indices[0]
         listed = _listed(parsed(layout.json(self.index)))
-        self.members = tuple(self._member(one) for one in listed if one.media_type == words.MANIFEST)
-        if sum(one.facts.content is BundleContent.RECIPES for one in self.members) > 1:
-            raise BadBundle(f"{layout.path} has recipes twice")
+        # Whatever were passed over would have been read by nobody, and yet be called whole.
+        if not 0 < len(listed) <= words.MOST_MEMBERS:
+            raise BadBundle(f"{layout.path} has {len(listed)} members; a bundle has 1 to {words.MOST_MEMBERS}")
+        strange = next((one.media_type for one in listed if one.media_type != words.MANIFEST), None)
+        if strange is not None:
+            raise BadBundle(f"a member of the bundle is of a type that is not known: {strange[:80]!r}")
+        self._told = 0
+        self.members = tuple(map(self._member, listed))
+        if len({(one.facts.content, one.facts.target) for one in self.members}) != len(self.members):
+            raise BadBundle(f"{layout.path} has recipes, or programs for one target, twice")
 
     @property
     def view(self) -> BundleView:
@@ -169,6 +176,10 @@ class Bundle:
         how = known.get(layers[0].media_type)
         if how is None or config.media_type != (words.RECIPES_CONFIG if recipes else words.CONFIG):
             raise BadBundle(f"a member of the bundle is of a type that is not known: {layers[0].media_type[:80]!r}")
+        # A few bytes may be named by all members, and be held for each.
+        self._told += len(told)
+        if self._told > words.LARGEST_JSON:
+            raise BadBundle(f"the members of the bundle say more than {words.LARGEST_JSON} bytes of themselves")
         facts = _facts(told if recipes else _label(told))
         if recipes != (facts.content is BundleContent.RECIPES):
             raise BadBundle("a member of the bundle says that it is something else")
@@ -296,8 +307,11 @@ def _facts(told: bytes) -> BundleFacts:
         raise BadBundle(f"a member of the bundle says of itself what cannot be: {error}") from None
     if facts.schema != SCHEMA:
         raise BadBundle(f"the bundle was made by another version: schema {facts.schema}, known is {SCHEMA}")
-    if (facts.content is BundleContent.BINARIES) != (facts.kind is not None and facts.target is not None):
+    for_ = (facts.kind is not None, facts.target is not None)
+    if for_ != ((facts.content is BundleContent.BINARIES,) * 2):
         raise BadBundle("an image of the bundle does not say what its programs are for")
+    if not (0 <= facts.entries <= words.MOST_FILES and 0 <= facts.bytes <= words.LARGEST_LAYER):
+        raise BadBundle(f"a member of the bundle says that it has {facts.entries} entries of {facts.bytes} bytes")
     return facts
 
 

@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import os
+import re
 import stat
 import tomllib
 from datetime import UTC, date, datetime
@@ -43,6 +44,7 @@ HOST_KEYS: Final = Path("/etc/xpucached/trust.d")
 REVOKED: Final = "revoked"
 """A file beside the keys: digests, one a line, that are trusted no more, whoever signed them."""
 
+_REVOKED: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LARGEST: Final = 1 << 20
 _MOST_KEYS: Final = 1000
 _WRITABLE: Final = 0o022
@@ -73,6 +75,7 @@ class TrustStore(Struct, frozen=True):
     keys: tuple[TrustedKey, ...] = ()
     revoked: frozenset[str] = frozenset()  #: digests
     ignored: tuple[str, ...] = ()  #: files that are not used, and why
+    doubt: str = ""  #: why it is not known what is revoked: then no key counts
 
 
 class SignatureVerdict(Struct, frozen=True):
@@ -96,9 +99,17 @@ def keygen(name: Path, password: bytes | None = None) -> str:
     secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, how)
     public = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    for path, content, mode in ((f"{name}.key", secret, 0o600), (f"{name}.pub", public, 0o644)):
-        with os.fdopen(os.open(path, flags, mode), "wb") as file:
-            file.write(content)
+    made: list[str] = []
+    try:
+        for path, content, mode in ((f"{name}.key", secret, 0o600), (f"{name}.pub", public, 0o644)):
+            with os.fdopen(os.open(path, flags, mode), "wb") as file:
+                made.append(path)
+                file.write(content)
+    except OSError:
+        # A secret without its public half would be taken for that of a key that lies there already.
+        for path in made:
+            Path(path).unlink(missing_ok=True)
+        raise
     return hint_of(key.public_key())
 
 
@@ -143,59 +154,86 @@ def hint_of(key: EllipticCurvePublicKey) -> str:
 
 
 def trust_store(folders: Iterable[Path]) -> TrustStore:
-    """Read the keys in these folders; a file or folder that others can write is not used."""
+    """Read the keys in these folders; a file or folder that others can write is not used.
+
+    Where it cannot be known what is revoked, no key counts.
+    """
     keys: dict[str, TrustedKey] = {}
     revoked: set[str] = set()
     ignored: list[str] = []
+    doubt = ""
     for folder in folders:
         try:
-            names = sorted(os.listdir(folder))[:_MOST_KEYS]
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         except OSError as error:
             ignored.append(f"{folder}: {error.strerror}")
+            doubt = f"what is revoked in {folder} cannot be read: {error.strerror}"
             continue
-        if why := _open_to_others(folder):
-            ignored.append(f"{folder}: {why}")
-            continue
-        for name in names:
-            try:
-                if name == REVOKED:
-                    revoked |= {line.strip() for line in _text(folder / name).splitlines() if line.strip()}
-                elif name.endswith(".pub"):
-                    for one in _keys(folder, name):
+        try:
+            names = sorted(os.listdir(descriptor))
+            why = _open_to_others(os.fstat(descriptor))
+            if REVOKED in names:
+                try:
+                    if why:
+                        raise ValueError(why)  # noqa: TRY301 - as for all else that is wrong with it
+                    revoked |= _revoked(_text(descriptor, REVOKED))
+                except (OSError, ValueError) as error:
+                    ignored.append(f"{folder / REVOKED}: {error}")
+                    doubt = f"what is revoked in {folder / REVOKED} cannot be read: {error}"
+            if why:
+                ignored.append(f"{folder}: {why}")
+                continue
+            for name in [one for one in names if one.endswith(".pub")][:_MOST_KEYS]:
+                try:
+                    for one in _keys(descriptor, name, names):
                         keys.setdefault(one.hint, one)
-            except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
-                ignored.append(f"{folder / name}: {error}")
-    return TrustStore(tuple(keys.values()), frozenset(revoked), tuple(ignored))
+                except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
+                    ignored.append(f"{folder / name}: {error}")
+        finally:
+            os.close(descriptor)
+    return TrustStore(tuple(keys.values()), frozenset(revoked), tuple(ignored), doubt)
 
 
-def _open_to_others(path: Path, status: os.stat_result | None = None) -> str:
+def _revoked(text: str) -> set[str]:
+    """Read digests, one a line.  Raises ValueError for a line that is none: it was meant to end somebody's trust."""
+    found: set[str] = set()
+    for number, line in enumerate(text.splitlines(), start=1):
+        digest = line.partition("#")[0].strip().lower()
+        if digest and _REVOKED.fullmatch(digest) is None:
+            raise ValueError(f"line {number} is no digest: expected sha256: and 64 hex digits")
+        if digest:
+            found.add(digest)
+    return found
+
+
+def _open_to_others(found: os.stat_result) -> str:
     """Return why what lies there may be somebody else's word; empty if it is root's or ours alone."""
-    found = status or path.stat()
     if found.st_uid not in {0, os.geteuid()}:
         return "it belongs to somebody else"
     return "others can write it" if found.st_mode & _WRITABLE else ""
 
 
-def _text(path: Path) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+def _text(folder: int, name: str) -> str:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             raise ValueError("it is no file, or too large")
-        if why := _open_to_others(path, status):
+        if why := _open_to_others(status):
             raise ValueError(why)
         return file.read(_LARGEST).decode()
 
 
-def _keys(folder: Path, name: str) -> Iterator[TrustedKey]:
+def _keys(folder: int, name: str, names: Sequence[str]) -> Iterator[TrustedKey]:
     ec = _library()
     from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
 
-    limits = _limits(folder / f"{name.removesuffix('.pub')}.toml")
+    beside = f"{name.removesuffix('.pub')}.toml"
+    limits = _limits(_text(folder, beside)) if beside in names else ((), None)
     begin = "-----BEGIN PUBLIC KEY-----"
-    for part in _text(folder / name).split(begin)[1:]:
+    for part in _text(folder, name).split(begin)[1:]:
         key = form.load_pem_public_key((begin + part).encode())
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
             raise ValueError("a key in it is not of the curve P-256")  # noqa: TRY004 - what is wrong is the file
@@ -203,11 +241,8 @@ def _keys(folder: Path, name: str) -> Iterator[TrustedKey]:
         yield TrustedKey(name.removesuffix(".pub"), hint_of(key), pem, *limits)
 
 
-def _limits(path: Path) -> tuple[tuple[str, ...], date | None]:
-    try:
-        told = tomllib.loads(_text(path))
-    except FileNotFoundError:
-        return (), None
+def _limits(text: str) -> tuple[tuple[str, ...], date | None]:
+    told = tomllib.loads(text)
     devices, until = told.get("devices", []), told.get("not-after")
     if set(told) - {"devices", "not-after"} or not isinstance(devices, list):
         raise ValueError("its .toml has other keys than devices and not-after")
@@ -293,6 +328,8 @@ def verify(
     """Say whether a trusted key has signed one of the subjects: digests, of which all are of the same bundle."""
     if not found:
         return SignatureVerdict(None, "it is not signed")
+    if store.doubt:
+        return SignatureVerdict(None, store.doubt)
     verdicts = [_verify(one, subjects, store, device) for one in found]
     return next((one for one in verdicts if one.signer is not None), verdicts[0])
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from xpucached.bundle import members
 from xpucached.bundling import drivers
 from xpucached.bundling.inspecting import check, programs
-from xpucached.bundling.rebuilding import Recompiler, Shard, wanted
+from xpucached.bundling.rebuilding import Recompiler, Shard, is_held, wanted
 from xpucached.bundling.signing import signed_view, verdict
 from xpucached.domain.bundles import (
     Binaries,
@@ -53,6 +53,7 @@ class _Import:
         self.published: list[MadeEntry] = []
         self.present = 0
         self.skipped: Counter[str] = Counter()
+        self._signers: dict[str, str] = {}
 
     def _signed(self, member: MemberManifest) -> SignatureVerdict:
         return verdict(self._bundle, member)
@@ -68,6 +69,7 @@ class _Import:
         isa = {one: self._used.isa(one) for one in targets}
         for one in images:
             signed = self._signed(one)
+            self._signers[one.manifest.digest] = signed.signer or ""
             taken = judge(one.facts, signed.signer, signed.why, targets, compiler, isa, allowed=allowed)
             self.taken.append((one, taken))
         ours = [each for _, each in self.taken if each.taking is not Taking.LEAVE]
@@ -92,15 +94,16 @@ class _Import:
             root, rebuilder = self.stores[member.facts.kind], KINDS[member.facts.kind].rebuilder
             if rebuilder is None:
                 continue
+            signer = self._signers.get(member.manifest.digest, "")
             for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
                 progress(number, member.facts.entries, "publishing")
-                there = os.path.lexists(root / leaf)
+                there = is_held(root / leaf)
                 key = None if there else rebuilder.publish(recipe, target, binary, root)
                 if key is None:
                     self.present += 1
                 else:
                     digest = program_digest(binary).hexdigest()
-                    self.published.append(MadeEntry(target.kind, root, key, digest, target.family))
+                    self.published.append(MadeEntry(target.kind, root, key, digest, target.family, signer=signer))
 
 
 def _stores(into: Path | None) -> Mapping[KindName, Path]:
@@ -152,8 +155,9 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
                 progress,
                 0 if recipes is None else recipes.facts.entries,
             )
+            signer = None if recipes is None else verdict(bundle, recipes).signer
             if recipes is not None:
-                if order.unattended and verdict(bundle, recipes).signer is None:
+                if order.unattended and signer is None:
                     todo.skipped["recipes that no trusted key has signed"] += recipes.facts.entries
                 else:
                     compiled.run(wanted(bundle, recipes, used, todo.stores, Shard()))
@@ -170,7 +174,7 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
         present=present,
         failures=tuple(compiled.failures),
         skipped=dict(todo.skipped),
-        made=(*todo.published, *compiled.made),
+        made=(*todo.published, *(replace(one, signer=signer or "") for one in compiled.made)),
     )
 
 

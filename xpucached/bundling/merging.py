@@ -122,7 +122,12 @@ def _recipes(layout: LayoutWriter, how: Compression, opened: list[Bundle]) -> tu
             made_by = made_by or one.facts.made_by
             for some, given in bundle.recipes(one):
                 (layout.scratch / some[0].input).write_bytes(given)
-                lines.update({(each.kind, each.family, each.at): each for each in some})
+                for each in some:
+                    if lines.setdefault((each.kind, each.family, each.at), each) != each:
+                        words_ = (
+                            f"{bundle.layout.path} and another one hold different recipes under one name: {each.at}"
+                        )
+                        raise Conflict(words_, hint="see: xpucachectl bundle diff A B")
     if not lines:
         return None, 0
     layer = layout.layer(how, words.RECIPES_LAYER)

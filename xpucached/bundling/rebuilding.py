@@ -42,6 +42,17 @@ _MOST_ABSENT: Final = 3
 _LONGEST_WORDS: Final = 200
 
 
+def is_held(leaf: Path) -> bool:
+    """Return whether anything lies at the place of an entry: what was evicted may leave an empty directory there."""
+    try:
+        with os.scandir(leaf) as files:
+            return next(files, None) is not None
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
 class Shard(Struct, frozen=True):
     """Which part of the recipes is compiled: it follows from each one's content, so hosts need no common order."""
 
@@ -134,7 +145,7 @@ class Recompiler:
         if rebuilder is None:
             return
         key = rebuilder.expected_key(item.recipe, item.target)
-        if key is not None and os.path.lexists(into / key.rpartition("/")[0]):
+        if key is not None and is_held(into / key.rpartition("/")[0]):
             self._count(present=1)
             return
         spec = rebuilder.compiler(item.target, Path(place))

@@ -39,10 +39,17 @@ def verdict(bundle: Bundle, member: MemberManifest | None = None) -> trust.Signa
 
 
 def signed_view(bundle: Bundle) -> BundleView:
-    """Return what people are shown of a bundle, with whose trusted key signed it: the index, or a member of it."""
-    found = [verdict(bundle), *(verdict(bundle, one) for one in bundle.members)]
-    signer = next((one.signer for one in found if one.signer is not None), None)
-    return replace(bundle.view, signer=signer, unsigned="" if signer else found[0].why)
+    """Return what people are shown of a bundle, with whose trusted keys signed all of it: its index, or each member."""
+    whole = verdict(bundle)
+    if whole.signer is not None:
+        return replace(bundle.view, signer=whole.signer)
+    found = [verdict(bundle, one).signer for one in bundle.members]
+    signers = sorted({one for one in found if one is not None})
+    if None not in found:
+        return replace(bundle.view, signer=", ".join(signers))
+    # Somebody may have put an image of his own beside one that was signed.
+    why = f"only a part of it is signed, by {', '.join(signers)}" if signers else whole.why
+    return replace(bundle.view, unsigned=why)
 
 
 def sign_all(layout: LayoutWriter, made: list[Descriptor], given: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import get_terminal_size
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 64 << 20
 """Bytes of a report."""
+_LONGEST_COMPLAINT: Final = 16 << 10
+_PATIENCE: Final = 5.0
 
 
 def _export(given: Namespace) -> BundleOrder:
@@ -64,6 +67,9 @@ def _export(given: Namespace) -> BundleOrder:
 
 def _key(given: str | None) -> str | None:
     """Return a key as it was given: as text, or the path of its file, from here or from the environment."""
+    if given is not None and "-----BEGIN" in given:
+        hint = "name its file, or put it into the variable XPUCACHED_SIGNING_KEY"
+        raise RequestError("everybody on this host can read a key on a command line", hint=hint)
     given = given or os.environ.get("XPUCACHED_SIGNING_KEY")
     return given if given is None or "-----BEGIN" in given else os.path.abspath(Path(given).expanduser())  # noqa: PTH100 - not resolved
 
@@ -147,11 +153,38 @@ def _tell_daemon(options: Namespace, report: ImportReport) -> None:
     try:
         client, hosts = connect.reach(options)
         with client:
-            for first in range(0, 0 if hosts else len(report.made), imports.MOST):
-                made = report.made[first : first + imports.MOST]
-                client.call(imports.NoteImport(bundle=report.view.digest, signer=report.view.signer or "", made=made))
+            for signer in sorted({one.signer for one in report.made} if not hosts else ()):
+                its = tuple(one for one in report.made if one.signer == signer)
+                for first in range(0, len(its), imports.MOST):
+                    made = its[first : first + imports.MOST]
+                    client.call(imports.NoteImport(bundle=report.view.digest, signer=signer, made=made))
     except XpucachedError as error:
         print(f"xpucachectl: no daemon noted where these entries came from: {plain(error.message)}", file=sys.stderr)
+
+
+class _Complaint:
+    """The end of what a program says on stderr: it may quote a bundle, and what it loads may say anything."""
+
+    def __init__(self, started: child.Process) -> None:
+        self._end = bytearray()
+        # A descriptor of our own: the other one is closed when the program is ended.
+        source = os.dup(started.stderr.fileno()) if started.stderr is not None else None
+        self._thread = threading.Thread(target=self._hear, args=(source,), name="complaint", daemon=True)
+        self._thread.start()
+
+    def _hear(self, source: int | None) -> None:
+        if source is None:
+            return
+        with os.fdopen(source, "rb", buffering=0) as file:
+            while piece := file.read(1 << 16):
+                self._end += piece
+                del self._end[:-_LONGEST_COMPLAINT]
+
+    def tell(self) -> None:
+        """Print it, as far as a terminal may see it; the program has ended."""
+        self._thread.join(_PATIENCE)
+        for line in bytes(self._end).decode("utf-8", "backslashreplace").splitlines():
+            print(plain(line), file=sys.stderr)
 
 
 def _asked(order: BundleOrder, *, quiet: bool) -> messages.Json:
@@ -163,9 +196,10 @@ def _asked(order: BundleOrder, *, quiet: bool) -> messages.Json:
         started = child.start(
             command,
             variables=child.environment({one: os.environ[one] for one in os.environ if one.startswith("XPUCACHED_")}),
-            stderr=sys.__stderr__.fileno() if sys.__stderr__ else child.NOTHING,
+            stderr=child.PIPE,
             pipes=pipes,
         )
+        complaint = _Complaint(started)
         try:
             with os.fdopen(os.dup(answers), "rb") as lines:
                 while line := lines.readline(_LARGEST):
@@ -183,4 +217,5 @@ def _asked(order: BundleOrder, *, quiet: bool) -> messages.Json:
             raise XpucachedError(f"the program for bundles answered what cannot be read: {error}") from error
         finally:
             status = child.end(started)
+            complaint.tell()
     raise XpucachedError(f"the program for bundles ended without an answer, with status {status}")

@@ -6,8 +6,10 @@ come from our own page is refused.  Only what looks is answered, and nothing lis
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import secrets
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
@@ -47,6 +49,7 @@ _HEADERS: Final = {
 _PATIENCE: Final = 10.0
 """Seconds that a client may take for its request."""
 _AT_ONCE: Final = 16
+_MOMENT: Final = 0.5
 
 
 class PageServer(ThreadingHTTPServer):
@@ -77,8 +80,13 @@ class PageServer(ThreadingHTTPServer):
         return f"{self.origin}/#{self.token}"
 
     def process_request(self, request: object, client_address: object) -> None:
-        """Answer in a thread, few at a time; others wait."""
-        self.places.acquire()
+        """Answer in a thread, few at a time; others wait a moment, and then are sent away.
+
+        Whoever is on this host can connect and say nothing: that must not keep the command from its end.
+        """
+        if not self.places.acquire(timeout=_MOMENT):
+            self.shutdown_request(request)  # type: ignore[arg-type] # as it came
+            return
         super().process_request(request, client_address)  # type: ignore[arg-type] # as it came
 
     def process_request_thread(self, request: object, client_address: object) -> None:
@@ -96,6 +104,22 @@ class _PageHandler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "xpucachectl", ""
     timeout = _PATIENCE
+
+    def setup(self) -> None:
+        """Give the whole request a deadline, whatever comes one byte at a time."""
+        super().setup()
+        self._deadline = threading.Timer(_PATIENCE, self._give_up)
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def finish(self) -> None:
+        """Let go of the deadline."""
+        self._deadline.cancel()
+        super().finish()
+
+    def _give_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD)
 
     def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - as it is called
         """Write no log: it would hold addresses and what was tried."""

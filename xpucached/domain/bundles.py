@@ -215,6 +215,7 @@ class MadeEntry(Struct, frozen=True):
     family: str
     seconds: float = 0.0  #: that compiling took
     input_size: int = 0
+    signer: str = ""  #: the trusted key that signed that member of the bundle
 
 
 class RecipeFailure(Struct, frozen=True):

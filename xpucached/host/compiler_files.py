@@ -29,7 +29,12 @@ _VERSION: Final = re.compile(r"\.so[.\d]*\Z")
 _PIECE: Final = 1 << 20
 _LARGEST: Final = 1 << 30
 _LONGEST: Final = 1 << 20
-_FLAGS: Final = ("avx", "sse", "ssse", "fma", "bmi", "amx", "f16c", "popcnt")
+_FLAGS: Final = (
+    *("avx", "sse", "ssse", "fma", "bmi", "amx", "f16c", "popcnt", "abm", "adx", "aes", "cmov", "cx16", "gfni", "lahf"),
+    *("mmx", "movbe", "movdir", "pclmulqdq", "pni", "prefetch", "sha", "sm3", "sm4", "tbm", "vaes", "vpclmul", "xop"),
+)
+"""The instructions that LLVM may take for what it finds in ``cpuid``, as the kernel calls them: one flag without the
+others is what a virtual machine may have."""
 
 
 def compiler_files(files: Iterable[DriverFile]) -> tuple[CompilerLibrary, ...]:

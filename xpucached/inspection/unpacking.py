@@ -18,6 +18,8 @@ _UNKNOWN: Final = (1 << 64) - 2
 
 
 class _Unpacks(Protocol):
+    @property
+    def eof(self) -> bool: ...
     def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
 
 
@@ -30,7 +32,12 @@ def _unpacker() -> Callable[[bytes, int], bytes] | None:
             continue
 
         def unpack(data: bytes, most: int, make: Callable[[], _Unpacks] = module.ZstdDecompressor) -> bytes:
-            return make().decompress(data, most)
+            one = make()
+            made = one.decompress(data, most)
+            # Half an image would be judged as if it were all of it.
+            if not one.eof:
+                raise Unreadable("a compressed image is cut short, or is too large")
+            return made
 
         return unpack
     try:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from xpucached.api import client, endpoints, host_requests, imports, intake, looking, openapi, requests
 from xpucached.api.endpoints import Right, row
+from xpucached.domain.bundles import MadeEntry
 from xpucached.domain.jobs import Job
-from xpucached.domain.names import ModelName
+from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import RequestError
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 ROWS = tuple({one.path + one.method: one for one in (*requests.ENDPOINTS, *host_requests.ENDPOINTS)}.values())
 
 LONG = ModelName("a" * 200)
+MADE = MadeEntry(KindName("sycl"), Path("/s"), EntryKey("1"), "", "")
+NOTED: Mapping[str, object] = {"bundle": f"sha256:{64 * '0'}"}
 ENTRIES, MODEL, RUNS = requests.ListEntries, requests.AddModel, requests.ListRuns
 
 BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]] = [
@@ -79,6 +82,10 @@ BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]]
     (requests.ReplayEntries, {"into": Path("/d")}, {"into": Path("d")}),
     (requests.ReplayEntries, {"driver_cache": Path("/d")}, {"driver_cache": Path("d")}),
     (imports.NoteImport, {"bundle": f"sha256:{64 * '0'}", "made": ()}, {"bundle": "sha256:0", "made": ()}),
+    (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=-1),)}),
+    (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=1 << 63),)}),
+    (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, seconds=-0.1),)}),
+    (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, seconds=1e300),)}),
     (requests.ScanStores, {"stores": (Path("/s"),)}, {"stores": (Path("s"),)}),
     (requests.WaitJob, {"timeout": 0.0}, {"timeout": -0.1}),
     (requests.WaitJob, {"timeout": 300.0}, {"timeout": 300.1}),

@@ -167,6 +167,61 @@ def test_keys_that_others_could_have_put_there_are_not_used(tmp_path: Path) -> N
     assert len(store(tmp_path).keys) == 1
 
 
+def test_where_it_is_not_known_what_is_revoked_no_key_counts(tmp_path: Path) -> None:
+    made = signature(tmp_path, INDEX)
+    folder = tmp_path / "trust.d"
+    revoked = folder / "revoked"
+    revoked.write_text(f"# stolen\n\n  {MEMBER.upper().replace('SHA', 'sha')}  # of May\n")
+    assert store(tmp_path).revoked == {MEMBER}
+    assert trust.verify([made], [INDEX], store(tmp_path)).signer == "release"
+    for text in ("1" * 64, f"{INDEX[:-1]}\n", "release\n", "\0"):
+        revoked.write_text(text)
+        assert "what is revoked" in trust.verify([made], [INDEX], store(tmp_path)).why, text
+    revoked.write_bytes(b"\xff")
+    assert trust.verify([made], [INDEX], store(tmp_path)).signer is None
+    revoked.write_text(f"{MEMBER}\n")
+    revoked.chmod(0o666)
+    assert "others can write it" in trust.verify([made], [INDEX], store(tmp_path)).why
+    # Another folder's keys do not count either: what it revokes may be of theirs.
+    beside = trust.trust_store([folder, tmp_path / "none"])
+    assert beside.doubt
+    revoked.unlink()
+    revoked.symlink_to(tmp_path / "gone")
+    assert trust.verify([made], [INDEX], store(tmp_path)).signer is None
+
+
+def test_limits_that_cannot_be_read_are_no_limits_that_are_missing(tmp_path: Path) -> None:
+    signature(tmp_path, INDEX)
+    (tmp_path / "trust.d/release.toml").symlink_to(tmp_path / "gone")
+    assert store(tmp_path).keys == ()
+
+
+def test_a_folder_that_is_changed_for_another_one_is_read_as_it_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signature(tmp_path, INDEX)
+    folder = tmp_path / "trust.d"
+    look = trust._open_to_others
+
+    def change(found: os.stat_result) -> str:
+        if not folder.is_symlink():
+            folder.rename(tmp_path / "before")
+            (tmp_path / "another").mkdir(exist_ok=True)
+            folder.symlink_to(tmp_path / "another")
+        return look(found)
+
+    monkeypatch.setattr(trust, "_open_to_others", change)
+    assert len(store(tmp_path).keys) == 1
+
+
+def test_a_secret_without_its_public_half_is_not_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "a.pub").write_text("another key's")
+    with pytest.raises(FileExistsError):
+        trust.keygen(tmp_path / "a")
+    assert not (tmp_path / "a.key").exists()
+    assert (tmp_path / "a.pub").read_text() == "another key's"
+
+
 def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     trust.keygen(tmp_path / "a", b"word")
     assert (tmp_path / "a.key").stat().st_mode & 0o777 == 0o600

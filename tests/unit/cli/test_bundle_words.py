@@ -1,0 +1,47 @@
+"""What the program for bundles says besides its answer, and what is no place for a secret."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xpucached.cli import bundles
+from xpucached.domain.bundles import InspectBundle
+from xpucached.errors import RequestError, XpucachedError
+from xpucached.processes import child
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOUD = """
+import os, sys
+os.write(2, b"x" * (1 << 20) + b"\\none \\x1b]0;title\\x07\\x1b[2J\\xff\\rtwo\\n")
+sys.exit(3)
+"""
+
+
+@pytest.mark.flow
+def test_no_control_character_of_the_program_reaches_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(child, "module", lambda _: (sys.executable, "-c", LOUD))
+    with pytest.raises(XpucachedError, match="without an answer"):
+        bundles._asked(InspectBundle(Path("/none")), quiet=True)
+    said = capfd.readouterr().err
+    assert r"one \x1b]0;title\x07\x1b[2J" in said
+    assert "two" in said
+    assert all(one.isprintable() or one == "\n" for one in said)
+    assert len(said) < 100_000
+
+
+@pytest.mark.parametrize("words", [("-----BEGIN PRIVATE KEY-----\nx",), ("x -----BEGIN EC PRIVATE KEY-----",)])
+def test_a_key_is_not_taken_from_a_command_line(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XPUCACHED_SIGNING_KEY", raising=False)
+    for text in words:
+        with pytest.raises(RequestError, match="everybody on this host"):
+            bundles._key(text)
+        monkeypatch.setenv("XPUCACHED_SIGNING_KEY", text)
+        assert bundles._key(None) == text
