@@ -239,6 +239,7 @@ class EvictEntries(Request[Job], frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what could mean two things: a plan says already what goes."""
         alone = not (self.dry_run or self.refs or self.reasons)
+        need(all(_REF.fullmatch(one) for one in self.refs), "refs: expected up to 12 hex digits each")
         need(self.plan is None or alone, "plan: expected neither dry_run, refs nor reasons with it")
         need(self.plan is None or _REF.fullmatch(self.plan) is not None, "plan: expected up to 12 hex digits")
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-from xpucached import __version__, quantities
-from xpucached.cli import bundle_options, looking_options, workload_options
+from xpucached import __version__
+from xpucached.cli import bundle_options, habits, looking_options, narrowing, workload_options
+from xpucached.cli import option_values as values
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
 from xpucached.errors import RequestError, guess
@@ -22,14 +20,13 @@ if TYPE_CHECKING:
 
 _ADD: Final = "xpucachectl model add"
 
-_RENAMED: Final = {"--flaw": "--defect", "flawed": "defective"}
-"""What was called otherwise before 0.1.0, and what it is called now."""
-
 
 class _ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         typed = re.match(r"argument COMMAND: invalid choice: '(.*?)'", message)
         if typed is not None:
+            if self.prog == "xpucachectl" and typed[1] in habits.HINTS:
+                raise RequestError(f"no command {typed[1]!r}", hint=habits.HINTS[typed[1]])
             known = _commands(self)
             deeper = [name for name, below in known.items() if typed[1] in _commands(below)]
             near = f"did you mean {deeper[0]} {typed[1]}?" if len(deeper) == 1 else guess(typed[1], known)
@@ -51,7 +48,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if "--" in argv:
         split = argv.index("--")
         argv, command = argv[:split], argv[split + 1 :]
-    options, extra = _parser().parse_known_args(argv)
+    options, extra = _parser().parse_known_args(habits.understood(argv))
     options.command = command
     if extra:
         if options.verb == "model add" and not extra[0].startswith("-"):
@@ -61,7 +58,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if options.verb == "run" and not extra[0].startswith("-"):
             words = " ".join(filter(None, (options.model, *extra)))
             raise RequestError("the program stands behind --", hint=f"xpucachectl run -- {words}")
-        now = next((_RENAMED[name] for one in extra if (name := one.partition("=")[0]) in _RENAMED), "")
+        now = next((values.RENAMED[name] for one in extra if (name := one.partition("=")[0]) in values.RENAMED), "")
         called = f"; it is called {now} now" if now else ""
         raise RequestError(f"not understood: {' '.join(extra)}{called}", hint=f"xpucachectl {options.verb} --help")
     if options.verb == "prewarm":
@@ -95,10 +92,10 @@ def _parser() -> _ArgumentParser:
     one = verb("status", "tell whether this host is warm")
     one.add_argument("--check", action="store_true", help=_CHECK)
     _ls(verb("ls", "list entries"))
-    verb("show", "show one entry").add_argument(
-        "ref", metavar="REF", type=str.lower, help="as ls shows it; its beginning is enough"
+    verb("show", "show entries").add_argument(
+        "ref", nargs="+", metavar="REF", type=str.lower, help="as ls shows it; its beginning is enough"
     )
-    verb("stores", "list stores")
+    narrowing.declare(verb("stores", "list stores"), "stores")
     verb("devices", "show devices and drivers")
     looking_options.add_commands(verb)
     _model(verb("model", "register, list, show and remove models"), verb)
@@ -112,16 +109,21 @@ def _parser() -> _ArgumentParser:
         "--wait", action="store_true", help="until all is as warm as it will be; 0 warm, 1 not all, 2 failed"
     )
     one.add_argument(
-        "--timeout", type=_wrap(quantities.duration), default=600.0, metavar="T", help="wait at most so long (10m)"
+        "--timeout",
+        type=values.duration,
+        default=600.0,
+        metavar="T",
+        help="wait at most so long (10m)",
     )
     one = verb("events", "show what happened")
     one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")
-    one.add_argument("--since", type=_number, default=0, metavar="N", help="only events after number N")
+    one.add_argument("--since", type=values.number, default=0, metavar="N", help="only events after number N")
     one = verb("runs", "list prewarming runs")
     one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's")
-    one.add_argument("--limit", type=_positive, default=20, metavar="N", help="at most so many (20)")
+    one.add_argument("--limit", type=values.positive, default=20, metavar="N", help="at most so many (20)")
+    narrowing.declare(one, "runs")
     one = verb("why", "tell why a model is cold or slow, and what mends it")
-    one.add_argument("model", metavar="MODEL")
+    one.add_argument("model", nargs="+", metavar="MODEL")
     one.add_argument("--programs", action="store_true", help="and which of its libraries' kernels are compiled")
     one = verb("run", "run a program with the variables that make it find what was warmed")
     one.usage = "xpucachectl run [MODEL] [options] -- COMMAND…"
@@ -147,7 +149,7 @@ def _parser() -> _ArgumentParser:
             default=Syntax.SHELL,
             help=_SYNTAXES[syntax],
         )
-    bundle_options.add(verb("bundle", "take kernels to other hosts: export, look at, compare"), verb, _path)
+    bundle_options.add(verb("bundle", "take kernels to other hosts: export, look at, compare"), verb, values.path)
     _setup(verb("setup", "put units, man pages and completions in place after pip or pipx installed it"))
     config = verb("config", "show the settings in effect").add_subparsers(
         dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
@@ -174,7 +176,11 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
 
     group = parser.add_argument_group("common options")
     group.add_argument(
-        "--socket", type=_path, metavar="PATH", default=default(None), help="the daemon's socket (XPUCACHED_SOCKET)"
+        "--socket",
+        type=values.path,
+        metavar="PATH",
+        default=default(None),
+        help="the daemon's socket (XPUCACHED_SOCKET)",
     )
     # As with systemctl the last one counts: a group of alternatives inside a group loses its place in the help.
     group.add_argument(
@@ -203,16 +209,16 @@ def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--arch", dest="architecture", metavar="ARCH", help="such as bmg-g21, B580 or 'Meteor Lake'")
     one.add_argument("--device", metavar="TEXT", help="part of the device's name")
     one.add_argument("--model", metavar="NAME", help="entries that this model uses")
-    one.add_argument("--store", type=_path, metavar="PATH", help="entries in this store")
-    one.add_argument("--state", type=_one_of(EntryState), metavar="STATE", help=", ".join(EntryState))
+    one.add_argument("--store", type=values.path, metavar="PATH", help="entries in this store")
+    one.add_argument("--state", type=values.one_of(EntryState), metavar="STATE", help=", ".join(EntryState))
     one.add_argument("--defect", metavar="DEFECT", help="such as bin-empty")
-    bundle_options.came_from(one, _one_of)
+    bundle_options.came_from(one, values.one_of)
     one.add_argument("--kernel", metavar="TEXT", help="part of a kernel's name")
     one.add_argument(
-        "--size", action="append", default=[], type=_bound, metavar="BOUND", help="such as '>1MB', '<=10k'"
+        "--size", action="append", default=[], type=values.bound, metavar="BOUND", help="such as '>1MB', '<=10k'"
     )
-    one.add_argument("--unused", type=_wrap(quantities.duration), metavar="AGE", help="for at least so long: 7d, 12h")
-    one.add_argument("--limit", type=_positive, metavar="N", help="at most so many (default: all)")
+    one.add_argument("--unused", type=values.duration, metavar="AGE", help="for at least so long: 7d, 12h")
+    one.add_argument("--limit", type=values.positive, metavar="N", help="at most so many (default: all)")
 
 
 def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> None:
@@ -220,13 +226,15 @@ def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> Non
     one = verb("add", "register a model", models, "model add")
     one.usage = f"{_ADD} NAME [options] -- COMMAND…"
     one.add_argument("name", metavar="NAME")
-    one.add_argument("--directory", type=_path, metavar="D", help="where the command runs (default: here)")
+    one.add_argument("--directory", type=values.path, metavar="D", help="where the command runs (default: here)")
     one.add_argument(
         "--env", action="append", default=[], metavar="K[=V]", help="a variable; without =V as it is here; repeatable"
     )
-    one.add_argument("--timeout", type=_wrap(quantities.duration), default=1800.0, metavar="T", help="default: 30m")
+    one.add_argument("--timeout", type=values.duration, default=1800.0, metavar="T", help="default: 30m")
     one.add_argument("--store", metavar="PATH", help="where it caches; 'default' is the managed store")
-    one.add_argument("--priority", type=_number, default=50, metavar="N", help="0 to 100, higher is warmed earlier")
+    one.add_argument(
+        "--priority", type=values.number, default=50, metavar="N", help="0 to 100, higher is warmed earlier"
+    )
     one.add_argument("--pinned", action="store_true", help="never evict what it needs")
     one.add_argument("--before", action="append", default=[], metavar="UNIT", help="a unit that serves it; repeatable")
     which = one.add_mutually_exclusive_group()
@@ -235,12 +243,14 @@ def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> Non
         "--if-changed", action="store_true", help="change it if something is another than it was: for scripts"
     )
     workload_options.add_options(one)
-    verb("list", "list models", models, "model list")
-    verb("show", "show one model", models, "model show").add_argument("name", metavar="NAME")
-    verb("history", "show one model's figures over its last runs", models, "model history").add_argument(
-        "name", metavar="NAME"
+    narrowing.declare(verb("list", "list models", models, "model list"), "model list")
+    verb("show", "show models", models, "model show").add_argument("name", nargs="+", metavar="NAME")
+    verb("history", "show models' figures over their last runs", models, "model history").add_argument(
+        "name", nargs="+", metavar="NAME"
     )
-    verb("remove", "forget one model", models, "model remove").add_argument("name", metavar="NAME")
+    verb("remove", "forget models; their entries stay until they are evicted", models, "model remove").add_argument(
+        "name", nargs="+", metavar="NAME"
+    )
 
 
 def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
@@ -250,31 +260,24 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
     which.add_argument("--all", action="store_true", help="every model")
     which.add_argument("--stale", action="store_true", help="every model that needs it")
     one.add_argument("--force", action="store_true", help="even what is warm")
-    one.add_argument(
-        "--timeout", type=_wrap(quantities.duration), metavar="T", help="wait at most so long; the daemon goes on"
-    )
+    one.add_argument("--timeout", type=values.duration, metavar="T", help="wait at most so long; the daemon goes on")
     _waits(one)
     one = verb("evict", "evict what the policy lets go")
     one.add_argument("refs", nargs="*", metavar="REF", help="only these entries")
     one.add_argument("-n", "--dry-run", action="store_true", help="only say what would go")
     one.add_argument(
-        "--reason", action="append", default=[], type=_one_of(EvictReason), metavar="R", help=", ".join(EvictReason)
+        "--reason",
+        action="append",
+        default=[],
+        type=values.one_of(EvictReason),
+        metavar="R",
+        help=", ".join(EvictReason),
     )
     one.add_argument("--plan", type=str.lower, metavar="ID", help="exactly what a dry run showed, or nothing")
-    _waits(bundle_options.came_from(one, _one_of))
-    trash = verb("trash", "list, restore and empty what was evicted").add_subparsers(
-        dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
-    )
-    verb("list", "list what was evicted and can come back, and what is in quarantine", trash, "trash list")
-    one = verb("restore", "bring entries back", trash, "trash restore")
-    one.add_argument("refs", nargs="*", metavar="REF", help="as evict or trash list shows it; its beginning is enough")
-    one.add_argument("--all", action="store_true", help="everything that is whole")
-    _waits(one)
-    one = verb("empty", "let go for good", trash, "trash empty")
-    one.add_argument("refs", nargs="*", metavar="REF", help="only these")
-    _waits(one)
+    _waits(bundle_options.came_from(one, values.one_of))
+    _trash(verb)
     one = verb("verify", "read everything again and say what is wrong")
-    one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")
+    one.add_argument("stores", nargs="*", type=values.path, metavar="PATH", help="only these stores")
     one.add_argument("--fix", action="store_true", help="mend what can be mended without loss, quarantine the rest")
     one.add_argument(
         "--deep", action="store_true", help="compile each entry again and compare, where its driver is here"
@@ -285,102 +288,54 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
     _waits(one)
     one = verb("replay", "rebuild entries for the present driver, without the models")
     one.add_argument("-n", "--dry-run", action="store_true", help="only say what would be rebuilt")
-    one.add_argument("--store", action="append", default=[], type=_path, metavar="PATH", help="only in this store")
+    one.add_argument(
+        "--store", action="append", default=[], type=values.path, metavar="PATH", help="only in this store"
+    )
     one.add_argument("--model", action="append", default=[], metavar="MODEL", help="only what this model uses")
     one.add_argument("--to", metavar="FINGERPRINT", help="only for this environment")
-    one.add_argument("--driver-root", type=_path, metavar="DIR", help="for a driver unpacked there, not yet installed")
+    one.add_argument(
+        "--driver-root", type=values.path, metavar="DIR", help="for a driver unpacked there, not yet installed"
+    )
     one.add_argument("--device", metavar="GPU", help="for a GPU that is not here: A770, bmg-g21, or a PCI id")
-    one.add_argument("--into", type=_path, metavar="DIR", help="put what is rebuilt into a store of its own")
-    one.add_argument("--driver-cache", type=_path, metavar="DIR", help="where the GPU driver keeps its cache meanwhile")
-    _waits(bundle_options.replay_options(one, _path))
+    one.add_argument("--into", type=values.path, metavar="DIR", help="put what is rebuilt into a store of its own")
+    one.add_argument(
+        "--driver-cache", type=values.path, metavar="DIR", help="where the GPU driver keeps its cache meanwhile"
+    )
+    _waits(bundle_options.replay_options(one, values.path))
     one = verb("scan", "look at the stores again")
-    one.add_argument("stores", nargs="*", type=_path, metavar="PATH", help="only these stores")
+    one.add_argument("stores", nargs="*", type=values.path, metavar="PATH", help="only these stores")
     one.add_argument("--full", action="store_true", help="read even what seems unchanged")
     _waits(one)
     one = verb("jobs", "list jobs, or show or cancel one")
     which = one.add_mutually_exclusive_group()
     which.add_argument("id", nargs="?", metavar="ID", help="show this one, with what came of it")
     which.add_argument("--cancel", metavar="ID", help="end this one")
+    narrowing.declare(one, "jobs")
+
+
+def _trash(verb: Callable[..., _ArgumentParser]) -> None:
+    trash = verb("trash", "list, restore and empty what was evicted").add_subparsers(
+        dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
+    )
+    one = verb("list", "list what was evicted and can come back, and what is in quarantine", trash, "trash list")
+    narrowing.declare(one, "trash list")
+    one = verb("restore", "bring entries back", trash, "trash restore")
+    one.add_argument("refs", nargs="*", metavar="REF", help="as evict or trash list shows it; its beginning is enough")
+    one.add_argument("--all", action="store_true", help="everything that is whole")
+    _waits(one)
+    one = verb("empty", "let go for good", trash, "trash empty")
+    one.add_argument("refs", nargs="*", metavar="REF", help="only these")
+    one.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    _waits(one)
 
 
 def _setup(one: argparse.ArgumentParser) -> None:
     one.add_argument("-n", "--dry-run", action="store_true", help="only say what would be done")
     one.add_argument("--remove", action="store_true", help="take away what was put in place")
-    one.add_argument("--root", type=_path, metavar="DIR", help="below this directory, as for an image; runs nothing")
+    one.add_argument(
+        "--root", type=values.path, metavar="DIR", help="below this directory, as for an image; runs nothing"
+    )
 
 
 def _waits(one: argparse.ArgumentParser) -> None:
     one.add_argument("--wait", action=argparse.BooleanOptionalAction, default=True, help="until it is done")
-
-
-# -- values ---------------------------------------------------------------------------------------------------------
-
-
-def _wrap(read: Callable[[str], float]) -> Callable[[str], float]:
-    # argparse keeps the sentence only of its own kind of error.
-    def convert(text: str) -> float:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return convert
-
-
-W = TypeVar("W", bound=StrEnum)
-
-
-def _one_of(words: type[W]) -> Callable[[str], W]:
-    # argparse's own choices would be shown as Python writes them.
-    def convert(text: str) -> W:
-        try:
-            return words(text)
-        except ValueError:
-            now = _RENAMED.get(text)
-            known = f"it is called {now} now" if now in set(words) else f"expected one of {', '.join(words)}"
-            raise argparse.ArgumentTypeError(f"no {text!r}; {known}") from None
-
-    return convert
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
-
-
-def _path(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("expected a path")
-    # Not resolved: a store is known by the name that programs use for it.
-    return Path(os.path.normpath(Path(text).expanduser().absolute()))
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"not a count: {text!r}; expected 1 or more")
-    return int(text)
-
-
-_BOUND: Final = re.compile(r"(?P<sign>[<>]=?)(?P<size>.*)")
-
-
-def _bound(text: str) -> tuple[int | None, int | None]:
-    """Read ``>1MB`` as the smallest and the largest size that it lets through, in bytes."""
-    match = _BOUND.fullmatch(text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"not a bound: {text!r}; expected <, <=, > or >= and a size, such as '>1MB'")
-    try:
-        count = quantities.size(match["size"])
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    match match["sign"]:
-        case ">":
-            return count + 1, None
-        case ">=":
-            return count, None
-        case "<":
-            return None, count - 1
-        case _:
-            return None, count

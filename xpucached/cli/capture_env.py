@@ -63,14 +63,17 @@ def capture(
     }
     for one in wanted:
         name, given, text = one.partition("=")
-        if not name or (not given and name not in environ):
-            raise RequestError(f"there is no variable to take: {one!r}", hint="--env NAME=VALUE, or export it first")
+        if not name or "\0" in one:
+            raise RequestError(f"no name of a variable: {one!r}", hint="expected --env NAME or --env NAME=VALUE")
+        if not given and name not in environ:
+            message = f"the variable {name} is not set here, so there is no value to take"
+            raise RequestError(message, hint=f"--env {name}=VALUE, or export it first")
         variables[name] = text if given else environ[name]
     program = shutil.which(command[0], path=variables.get("PATH"))
     if program is None:
         raise RequestError(f"there is no program {command[0]!r}", hint="name it as you would in this shell")
     where = directory or here
-    if not where.is_dir():
+    if not _is_folder(where):
         raise RequestError(f"there is no directory {where}", hint="--directory says where the command runs")
     # Absolute but not resolved: a virtual environment's python is a link, and is what it is by its place.
     return Captured(
@@ -79,6 +82,13 @@ def capture(
         variables=dict(sorted(variables.items())),
         store=_store(store, environ, here),
     )
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _store(store: str | None, environ: Mapping[str, str], here: Path) -> Path | None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
-from xpucached.cli import commands_jobs, commands_models, commands_read, connect, driver_changed
+from xpucached.cli import commands_jobs, commands_models, commands_read, connect, driver_changed, several
 from xpucached.cli.output import Output
 from xpucached.errors import RequestError
 from xpucached.render.text import TextStyle
@@ -46,7 +46,7 @@ def run(options: Namespace) -> int:
     if options.verb not in commands:
         raise connect.whose(options.verb)
     try:
-        return commands[options.verb](Output(options, client, style, options.json, options.quiet))
+        return several.run(Output(options, client, style, options.json, options.quiet), commands[options.verb])
     except ValueError as error:
         # A request that cannot be meant refuses to exist; what it says is for people.
         raise RequestError(str(error)) from error

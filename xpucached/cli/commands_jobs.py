@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from xpucached.api import requests
 from xpucached.api.client import refusal
-from xpucached.cli import driver_changed, errands, everyone, hints
+from xpucached.cli import driver_changed, errands, everyone, hints, narrowing
 from xpucached.cli.progress import ended, wait
 from xpucached.domain.defects import Effect
 from xpucached.domain.jobs import Job, JobState
@@ -165,6 +165,12 @@ def _trash_restore(output: Output) -> int:
 
 def _trash_empty(output: Output) -> int:
     request = requests.EmptyTrash(refs=tuple(output.options.refs))
+    if not output.options.yes and not output.json and sys.stdin.isatty() and sys.stderr.isatty():
+        what = f"{len(request.refs)} of what is in the trash" if request.refs else "everything in the trash"
+        print(f"Delete {what} for good? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            print("nothing was deleted", file=sys.stderr)
+            return RunFailed.exit
     return _begin(output, request, lambda job: "\n".join(_trashed(job).dropped))
 
 
@@ -250,7 +256,9 @@ def job_list(output: Output) -> int:
     given = output.options
     if given.cancel is not None:
         return output.ask(requests.CancelJob(id=given.cancel), _cancelled, _job_names)
-    return output.show(requests.ListJobs()) if given.id is None else output.show(requests.GetJob(id=given.id))
+    return (
+        narrowing.part(output, requests.ListJobs()) if given.id is None else output.show(requests.GetJob(id=given.id))
+    )
 
 
 def jobs_of_everyone(output: Output) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from xpucached import __version__, codec
+from xpucached import __version__, answers, codec
 from xpucached.api import host_requests, looking, requests
-from xpucached.cli import everyone, following, listing, running
+from xpucached.cli import everyone, following, listing, narrowing, running
 from xpucached.domain import checks
 from xpucached.errors import RequestError, Unavailable
 from xpucached.kinds.variables import KNOWN
@@ -147,6 +147,18 @@ def _web(output: Output) -> int:
     return web.web(output)
 
 
+def _config_show(output: Output) -> int:
+    answer = output.client.call(requests.GetConfig())
+    if not output.json:
+        look = answers.of(requests.GetConfig)
+        output.tell(answer, look.write, look.names)
+        return 0
+    # Each value is followed by where it comes from, in brackets.
+    parted = {name: text.removesuffix(")").rpartition(" (") for name, text in answer.value.items()}
+    output.dump({name: {"value": value, "source": source} for name, (value, _, source) in parted.items()})
+    return 0
+
+
 def _runs(output: Output) -> requests.ListRuns:
     return requests.ListRuns(model=output.options.model, limit=output.options.limit)
 
@@ -165,20 +177,20 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "status": _status,
     "ls": listing.ls,
     "show": lambda output: output.show(requests.GetEntry(ref=output.options.ref)),
-    "stores": lambda output: output.show(requests.ListStores()),
+    "stores": lambda output: narrowing.part(output, requests.ListStores()),
     "devices": lambda output: output.show(requests.ListDevices()),
-    "model list": lambda output: output.show(requests.ListModels()),
+    "model list": lambda output: narrowing.part(output, requests.ListModels()),
     "model show": _model_show,
     "model history": lambda output: output.show(requests.GetHistory(name=output.options.name)),
-    "trash list": lambda output: output.show(requests.ListTrash()),
+    "trash list": lambda output: narrowing.part(output, requests.ListTrash()),
     "events": following.events,
-    "runs": lambda output: output.show(_runs(output)),
+    "runs": lambda output: narrowing.part(output, _runs(output)),
     "usage": _usage,
     "report": _report,
     "web": _web,
     "metrics": _metrics,
     "why": _why,
     "env": _env,
-    "config show": lambda output: output.show(requests.GetConfig()),
+    "config show": _config_show,
     "version": version,
 }

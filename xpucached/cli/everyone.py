@@ -17,7 +17,7 @@ from msgspec import Struct
 from xpucached import answers
 from xpucached.api import host_requests
 from xpucached.api.client import Answer
-from xpucached.cli import connect
+from xpucached.cli import connect, narrowing
 from xpucached.cli.output import say
 from xpucached.codec import to_json
 from xpucached.domain.jobs import ErrorInfo
@@ -154,6 +154,7 @@ def missing(parts: Sequence[UserAnswer[T]]) -> int:
 
 def show(output: Output, request: Request[tuple[T, ...]]) -> int:
     """Ask every user's worker for a list, and print them as one; gives the exit status."""
+    narrowing.refuse(output)
     parts = ask(output.client, request)
     if output.json:
         output.dump({"users": [part.data for part in parts]})

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import quantities
+from xpucached.cli import option_values as values
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -18,19 +16,6 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) > _MOST:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to {_MOST}, found {text!r}")
     return int(text)
-
-
-def _file(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("expected a path")
-    return Path(os.path.normpath(Path(text).expanduser().absolute()))
-
-
-def _duration(text: str) -> float:
-    try:
-        return quantities.duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 _MOST = 100
@@ -47,9 +32,11 @@ def add_commands(verb: Callable[..., ArgumentParser]) -> None:
     one = verb("metrics", "print figures as Prometheus reads them")
     one.add_argument("--openmetrics", action="store_true", help="in OpenMetrics instead of the text format")
     one = verb("web", "serve the page to this host's browsers, read-only, until Ctrl-C")
-    one.add_argument("--for", dest="for_", type=_duration, default=3600.0, metavar="T", help="at most so long (1h)")
+    one.add_argument(
+        "--for", dest="for_", type=values.duration, default=3600.0, metavar="T", help="at most so long (1h)"
+    )
     one = verb("report", "write what there is to look at as one page for a browser")
     one.add_argument(
-        "--html", type=_file, default="xpucached.html", metavar="FILE", help="the file to write (xpucached.html)"
+        "--html", type=values.path, default="xpucached.html", metavar="FILE", help="the file to write (xpucached.html)"
     )
     one.add_argument("--redact", action="store_true", help="without the names of host, models, programs and kernels")

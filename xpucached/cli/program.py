@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from xpucached import codec
 from xpucached.api.endpoints import VERSION
@@ -34,7 +34,14 @@ def main(argv: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     out, err = cast("tuple[TextIO, TextIO]", (Clean(sys.stdout), Clean(sys.stderr)))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        return _run(argv)
+        status = _run(argv or ["status"])
+        if not argv:
+            print(_HELP)
+        return status
+
+
+_HELP: Final = """
+All commands: xpucachectl --help    One of them: xpucachectl COMMAND --help"""
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -47,7 +47,7 @@ _OF_HOST = {"status": "/v1/host", "version": "/v1"}
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color", "--no-trunc", "--utc"})
 _SCOPES = frozenset({"--user", "--system"})
 _SYNTAXES = frozenset({"--shell", "--systemd", "--docker", "--environment-d"})
-_COMPOSED = frozenset({"env", "ls", "version"})
+_COMPOSED = frozenset({"config", "env", "ls", "version"})
 """Commands whose --json or -q output only the full client can compose."""
 _LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What monitoring systems call the exit statuses of a check."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,10 +66,24 @@ def read(given: argparse.Namespace) -> RunSpec:
         disk=_size(given.disk),
         options=options,
     )
+    if is_file and exercise.target:
+        _see("target", exercise.target)
+    if exercise.inputs not in {"", "random"}:
+        _see("inputs", exercise.inputs)
     mistakes = [f"{key.replace('_', '-')}: {expected}" for key, expected in exercise.mistakes()]
     if mistakes:
         raise RequestError("; ".join(mistakes), hint="xpucachectl model add --help")
     return exercise
+
+
+def _see(option: str, path: str) -> None:
+    """Refuse a path where nothing is."""
+    try:
+        os.stat(path)  # noqa: PTH116 - pathlib's questions do not say why
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        message = f"--{option} {path}: {why}"
+        raise RequestError(message, hint=f"--{option} names what is loaded; give its path as it is here") from error
 
 
 def _size(text: str | None) -> int | None:

@@ -50,6 +50,7 @@ class _Found:
     files: dict[str, Path] = field(default_factory=dict)
     beside: dict[str, Path] = field(default_factory=dict)  #: installed drivers that would meet what lies there
     whole: bool = True  #: whether all of it was looked at
+    closed: str = ""  #: the first folder that could not be looked into, and why
 
     def home(self, name: str) -> Path | None:
         path = self.files.get(name)
@@ -86,6 +87,8 @@ def unpacked(
         _complete(found, installed, replaced)
     who = str(root) if found.whole else f"{root}, of which {_MOST} names were looked at and no more,"
     theirs, backends = _variables(found, variables, scratch)
+    if not backends and found.closed:
+        raise HostError(f"{found.closed}, and no driver was found beside it", hint="may you read all of that folder?")
     if not backends:
         names = ", ".join((*_OPENCL, _LEVEL_ZERO))
         hint = f"expected one of {names} in it, as unpacking the driver's packages gives them"
@@ -141,7 +144,11 @@ def _walk(root: Path) -> _Found:
     found = _Found()
     left = _MOST
     real = Path(os.path.realpath(root))
-    for folder, folders, names in os.walk(root):
+
+    def closed(error: OSError) -> None:
+        found.closed = found.closed or f"{error.filename}: {error.strerror}"
+
+    for folder, folders, names in os.walk(root, onerror=closed):
         depth = len(Path(folder).relative_to(root).parts)
         folders[:] = sorted(folders) if depth < _DEEPEST else []
         left -= len(names) + len(folders)

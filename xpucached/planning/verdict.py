@@ -81,7 +81,7 @@ def warmth(
             proof += UNNOTED.replace("NAME", model.name)
         kinds = ", ".join(f"{one.entries} {one.kind}" for one in coverage.layers) if coverage is not None else ""
         which = f" ({kinds})" if kinds else ""
-        return Warmth.WARM, f"all its {count} entries are there{which}; {proof}" if count else proof, None
+        return Warmth.WARM, f"{_all_of(count)} there{which}; {proof}" if count else proof, None
     if uncached(model, coverage, host) is not None:
         return Warmth.UNCACHED, UNCACHED, None
     failed = failure(model, coverage, host, policy, now)
@@ -92,6 +92,10 @@ def warmth(
         state = Warmth.CHANGED if wanted.reason is WarmReason.PROGRAM else Warmth.COLD
         return state, detail, wanted.reason
     return Warmth.FAILED, f"{describe(failed)}; {again(failed)}", WarmReason.RETRY
+
+
+def _all_of(entries: int) -> str:
+    return "its one entry is" if entries == 1 else f"all its {entries} entries are"
 
 
 def _since(waiting: Waiting, now: datetime) -> str:

@@ -229,7 +229,8 @@ class Evictor:
 
         With ``plan_id`` only if the plan still is the one that a dry run showed under it.
         """
-        if plan_id in self._shown:
+        known = plan_id in self._shown
+        if plan_id is not None and known:
             refs, reasons = self._shown[plan_id]
 
         async def work(handle: Handle) -> EvictionReport:
@@ -250,10 +251,9 @@ class Evictor:
                 disk_space = await asyncio.to_thread(self._trash.disk_space)
                 plan = await self.plan(refs, reasons, asked=asked, disk_space=disk_space)
                 if plan_id is not None and plan.id != plan_id:
-                    raise Conflict(
-                        f"something changed since plan {plan_id} was shown: now it would be {plan.id}",
-                        hint="look at it again: xpucachectl evict --dry-run",
-                    )
+                    changed = f"something changed since plan {plan_id} was shown: now it would be {plan.id}"
+                    never = f"no plan {plan_id} was shown since this daemon started: now it would be {plan.id}"
+                    raise Conflict(changed if known else never, hint="look at it again: xpucachectl evict --dry-run")
                 report = await self._carry_out(plan, disk_space, handle)
                 if asked:
                     # What nobody asked for is followed by a tidying anyway, which is a part of its own.

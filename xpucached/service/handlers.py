@@ -19,8 +19,9 @@ from xpucached.catalog.models import find_model
 from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import NoRecipe
-from xpucached.errors import NotFound
+from xpucached.errors import NotFound, RequestError
 from xpucached.host import product_names
+from xpucached.kinds.table import KINDS
 from xpucached.planning.usage import estimated
 from xpucached.render import metrics
 from xpucached.service import Service
@@ -48,6 +49,8 @@ async def _entries(service: Service, asked: requests.ListEntries) -> EntryPage:
     context = service.context
     present = frozenset(one.fingerprint for one in context.present.offered)
     query = asked.query
+    if query.kind is not None and query.kind not in KINDS:
+        raise RequestError(f"no kind of cache {query.kind!r}", hint=f"there are: {', '.join(sorted(KINDS))}")
     if query.architecture is not None:
         query = replace(query, architecture=_architectures(query.architecture))
     page = await context.read(entry_page, query, present=present, now=context.clock())

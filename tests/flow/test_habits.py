@@ -1,0 +1,164 @@
+"""What people type who know other programs, several names at once, and parts of lists."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from tests import REPOSITORY
+from tests.support.api_stub import Running, make_entry, make_model, running
+from xpucached import cli
+from xpucached.cli import arguments, capture_env, habits
+from xpucached.domain.models import Warmth
+from xpucached.errors import NotFound, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def served(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    with running(short_dir) as one:
+        monkeypatch.setenv("XPUCACHED_SOCKET", str(one.path))
+        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+        yield one
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = cli.main(words)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_a_bare_command_shows_the_status_and_where_help_is(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys)
+    assert (status, err) == (0, "")
+    assert out.startswith("This host is warm.\n")
+    assert "xpucachectl --help" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("word", habits.HINTS)
+def test_what_other_programs_call_it_is_hinted(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    status, _, err = run(capsys, word)
+    assert (status, err.splitlines()) == (64, [f"xpucachectl: no command {word!r}", f"hint: {habits.HINTS[word]}"])
+
+
+def test_every_hint_names_commands_that_there_are() -> None:
+    for text in habits.HINTS.values():
+        for part in text.split("xpucachectl ")[1:]:
+            words = [one.strip(",;") for one in part.split() if one != "or"]
+            known = arguments._commands(arguments._parser())
+            assert words[0] in known, text
+
+
+def test_second_words_are_understood(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("model", "ls"), ("--no-color", "model", "ls"), ("trash", "ls"), ("-q", "model", "ls")):
+        assert run(capsys, *words)[0] == 0, words
+    assert run(capsys, "model", "ls")[1] == run(capsys, "model", "list")[1]
+    # A model may be called as a command is.
+    assert arguments.parse(["prewarm", "model", "rm"]).models == ["model", "rm"]
+    assert arguments.parse(["--socket", "model", "model", "rm", "a", "b"]).name == ["a", "b"]
+
+
+def test_several_names_are_taken_and_the_others_are_done_where_one_fails(
+    served: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refs = [make_entry(number).entry.id.ref for number in range(1, 3)]
+    status, out, _ = run(capsys, "show", *refs)
+    assert (status, out.count("kernels")) == (0, run(capsys, "show", refs[0])[1].count("kernels") * 2)
+    status, out, _ = run(capsys, "model", "show", "resnet", "resnet", "--json")
+    assert json.loads(out)["data"]["name"] == "resnet", "the same name twice is one"
+    status, out, err = run(capsys, "show", refs[0], "0" * 12, refs[1], "--json")
+    assert (status, len(json.loads(out)["data"])) == (NotFound.exit, 2)
+    assert err.startswith("xpucachectl: ")
+    status, out, _ = run(capsys, "why", "resnet", "nobody")
+    assert (status, "unsafe" in out) == (NotFound.exit, True)
+
+
+def test_parts_of_lists(served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [Warmth.WARM, Warmth.COLD, Warmth.FAILED]
+    known = tuple(
+        replace(make_model(f"{name}-{number}", states[number]), allocated=number)
+        for name in ("llama", "net")
+        for number in range(3)
+    )
+
+    async def models() -> object:
+        return known
+
+    monkeypatch.setattr(served.service, "models", models)
+
+    def names(*words: str) -> list[str]:
+        status, out, err = run(capsys, "model", "list", *words, "-q")
+        assert (status, err) == (0, "")
+        rows = json.loads(run(capsys, "model", "list", *words, "--json")[1])["data"]
+        assert [row["name"] for row in rows] == out.split()
+        return out.split()
+
+    assert len(names()) == 6
+    assert names("llama*") == ["llama-0", "llama-1", "llama-2"]
+    assert names("llama-0", "*-2") == ["llama-0", "llama-2", "net-2"]
+    assert names("--state", "cold") == ["llama-1", "net-1"]
+    assert names("--sort", "size", "--limit", "2") == ["llama-2", "net-2"]
+    assert names("--sort", "name", "n*") == ["net-0", "net-1", "net-2"]
+    assert names("nothing*") == []
+    assert names("--since", "1s") == [], "they were run long ago"
+    assert len(names("--since", "100000000d")) == 6
+    assert run(capsys, "runs", "--state", "failed", "-q")[1].split() == []
+    assert run(capsys, "runs", "--state", "warmed", "--sort", "time", "-q")[1].split() != []
+    for words in (("model", "list", "--state", "hot"), ("stores", "--limit", "0"), ("jobs", "--since", "x")):
+        status, _, err = run(capsys, *words)
+        assert (status, "hint: " in err) == (64, True), err
+
+
+def test_settings_have_values_and_sources_apart(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = json.loads(run(capsys, "config", "show", "--json")[1])["data"]
+    plain = run(capsys, "config", "show")[1]
+    assert shown
+    for name, one in shown.items():
+        assert set(one) == {"value", "source"}
+        assert name in plain
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("evict", "zzz"), 64, "expected up to 12 hex digits"),
+        (("show", "zzz"), 64, "expected up to 12 hex digits"),
+        (("model", "add", "a", "--env", "=1", "--", "true"), 64, "no name of a variable: '=1'"),
+        (("model", "add", "a", "--env", "NOT_SET_HERE", "--", "true"), 64, "is not set here"),
+        (
+            ("model", "add", "a", "--loader", "torchscript", "--python", sys.executable, "--target", "/no/such/model"),
+            64,
+            "--target /no/such/model: No such file or directory",
+        ),
+    ],
+)
+def test_wrong_input_is_refused_with_what_to_do(
+    served: Running, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, said: str
+) -> None:
+    got, _, err = run(capsys, *words)
+    assert (got, said in err) == (status, True), err
+
+
+def test_a_variable_needs_a_name(tmp_path: Path) -> None:
+    for wrong in ("=1", "=", "", "a\0b=1"):
+        with pytest.raises(RequestError, match="no name of a variable"):
+            capture_env.capture(["true"], tmp_path, [wrong], None, {"PATH": "/bin:/usr/bin"})
+
+
+def test_emptying_the_trash_asks_on_a_terminal(
+    served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    for answer, status in (("", 1), ("n\n", 1), ("yes\n", 0)):
+        monkeypatch.setattr(sys.stdin, "readline", lambda answer=answer: answer)
+        got, _, err = run(capsys, "trash", "empty")
+        assert (got, "for good? [y/N]" in err) == (status, True), (answer, err)
+    assert "[y/N]" not in run(capsys, "trash", "empty", "-y")[2]

@@ -1,0 +1,99 @@
+"""Door: the values of options, as people write them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from xpucached import quantities
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RENAMED: Final = {"--flaw": "--defect", "flawed": "defective"}
+"""What was called otherwise before 0.1.0, and what it is called now."""
+
+
+def wrap(read: Callable[[str], float]) -> Callable[[str], float]:
+    """Return what reads a value for argparse as this does, which raises ValueError."""
+
+    # argparse keeps the sentence only of its own kind of error.
+    def convert(text: str) -> float:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+W = TypeVar("W", bound=StrEnum)
+
+
+def one_of(words: type[W]) -> Callable[[str], W]:
+    """Return what reads one of these words."""
+
+    # argparse's own choices would be shown as Python writes them.
+    def convert(text: str) -> W:
+        try:
+            return words(text)
+        except ValueError:
+            now = RENAMED.get(text)
+            known = f"it is called {now} now" if now in set(words) else f"expected one of {', '.join(words)}"
+            raise argparse.ArgumentTypeError(f"no {text!r}; {known}") from None
+
+    return convert
+
+
+def number(text: str) -> int:
+    """Read a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
+
+
+def path(text: str) -> Path:
+    """Read a path; what is not absolute is below here."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path")
+    # Not resolved: a store is known by the name that programs use for it.
+    return Path(os.path.normpath(Path(text).expanduser().absolute()))
+
+
+def positive(text: str) -> int:
+    """Read a count of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a count: {text!r}; expected 1 or more")
+    return int(text)
+
+
+_BOUND: Final = re.compile(r"(?P<sign>[<>]=?)(?P<size>.*)")
+
+
+def bound(text: str) -> tuple[int | None, int | None]:
+    """Read ``>1MB`` as the smallest and the largest size that it lets through, in bytes."""
+    match = _BOUND.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"not a bound: {text!r}; expected <, <=, > or >= and a size, such as '>1MB'")
+    try:
+        count = quantities.size(match["size"])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    match match["sign"]:
+        case ">":
+            return count + 1, None
+        case ">=":
+            return count, None
+        case "<":
+            return None, count - 1
+        case _:
+            return None, count
+
+
+duration: Final = wrap(quantities.duration)
+"""Read a time, in seconds."""
