@@ -13,7 +13,7 @@ from xpucached.api.endpoints import Request
 from xpucached.domain import checks
 from xpucached.domain.queries import EntryPage
 from xpucached.printing import plain, safe
-from xpucached.render import diagnosis, entries, host, jobs, models, status, trash, usage, users
+from xpucached.render import diagnosis, disk, entries, host, jobs, models, status, trash, usage, users
 from xpucached.render.text import TextStyle, section
 
 T = TypeVar("T")
@@ -161,6 +161,7 @@ _add(looking.GetUsage, usage.usage, lambda value: "\n".join(one.model for one in
 _add(looking.ListDays, usage.days, lambda value: "\n".join(one.day for one in value))
 _add(looking.ListWarmth, usage.warmth, lambda value: "\n".join(str(one.id) for one in value))
 _add(looking.GetMetrics, lambda value, _style: value.rstrip("\n"))
+_add(looking.GetDiskUse, disk.disk, lambda value: "\n".join(one.name for one in value.models))
 _add(requests.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
 _add(requests.GetEnv, lambda _value, _style: None, None, lines=_lines)
 _add(

@@ -81,6 +81,7 @@ LOOKING: Final = [
     (("show", make_entry(1).entry.id.ref), "1/2/3/4/1"),
     (("stores",), "/var/cache/xpucached/sycl"),
     (("devices",), "bmg-g21"),
+    (("df",), "2.0 MiB could go: xpucachectl evict"),
     (("model", "list"), "resnet"),
     (("model", "show", "resnet"), "/usr/bin/python3 app.py"),
     (("jobs",), "no jobs"),
@@ -720,7 +721,17 @@ def test_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
 
 ENTRY: Final = make_entry(1).entry.id.ref
 QUICK: Final = [
-    *("status", "ls", f"show {ENTRY}", "stores", "devices", "model list", "model show resnet", "model history resnet"),
+    *(
+        "status",
+        "df",
+        "ls",
+        f"show {ENTRY}",
+        "stores",
+        "devices",
+        "model list",
+        "model show resnet",
+        "model history resnet",
+    ),
     *(
         "trash list",
         "events",

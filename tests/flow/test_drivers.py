@@ -259,6 +259,14 @@ def test_two_drivers_at_once_are_both_warm_and_one_is_upgraded_without_the_other
         assert "nothing to rebuild" in one.ctl("replay").stdout
         assert runs_of(one, *names) == before
         kept = {row["ref"] for row in one.rows("ls", "--model", "old")}
+        # What both drivers' entries take is what the stores hold, and nothing of it could go.
+        disk = one.ask("df")
+        held: list[dict[str, int]] = [row for row in one.rows("stores") if row["entries"]]  # type: ignore[misc]
+        drivers: list[dict[str, object]] = disk["drivers"]  # type: ignore[assignment]
+        assert [(row["present"], row["reclaimable"]) for row in drivers] == [(True, 0)] * 2
+        assert disk["allocated"] == sum(row["allocated"] for row in held)
+        assert disk["entries"] == sum(row["entries"] for row in held)
+        assert {row["name"] for row in disk["models"]} == set(names)  # type: ignore[attr-defined]
         # A program in a shell that knows nothing finds what was warmed for its driver, and compiles nothing.
         assert one.ctl("run", "nobody", "--", "true", check=66).stderr.startswith("xpucachectl: ")
         for name in ("old", "new"):

@@ -20,6 +20,7 @@ from xpucached.api import imports, looking, requests
 from xpucached.api.endpoints import Request, Right
 from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.diagnosis import Baseline, Cause, Diagnosis, Explanation, Figure, RuntimeCheck, Safety
+from xpucached.domain.disk import DiskLine, DiskUse
 from xpucached.domain.host import Device, DriverAnswer, DriverChange, DriverFile, DriverInUse, Host, Problem
 from xpucached.domain.jobs import Event, Job, JobState, Progress
 from xpucached.domain.models import (
@@ -206,6 +207,15 @@ def make_host() -> Host:
         (problem,),
     )
     return Host(NOW, "boot", "6.12.0", "stamp", (gpu,), (driver,), (OPENCL,), (problem,), (trial,))
+
+
+def make_disk(models: tuple[ModelStatus, ...] = ()) -> DiskUse:
+    """Return how much room is taken."""
+    lines = [DiskLine("25.18.33578", "Intel(R) Arc(TM) B580 Graphics", 15, 3 << 20, 1 << 20)]
+    lines.append(DiskLine("24.1", "Intel(R) Arc(TM) B580 Graphics", 5, 1 << 20, 1 << 20, present=False))
+    known = models or (make_model(),)
+    of = tuple(DiskLine(one.model.name, "", one.entries, one.allocated, 0, further=4096) for one in known)
+    return DiskUse(tuple(lines), of, 20, 4 << 20, 2 << 20, 8192)
 
 
 def make_store() -> StoreStatus:
@@ -539,6 +549,10 @@ class Standin:
         """Return settings."""
         return {"policy.grace": "600", "user": "yes"}
 
+    async def disk(self) -> DiskUse:
+        """Return how much room is taken."""
+        return make_disk()
+
     async def env(self, model: ModelName | None) -> Mapping[str, str]:
         """Return variables."""
         return {"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": f"/var/cache/it's {model or 'ours'}"}
@@ -647,6 +661,7 @@ ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
         _by(looking.GetEvictable, lambda one, _: one.evictable()),
         _by(looking.GetOverview, lambda one, _: one.overview()),
         _by(looking.GetMetrics, lambda one, asked: one.metrics(asked)),
+        _by(looking.GetDiskUse, lambda one, _: one.disk()),
         _by(requests.GetConfig, lambda one, _: one.config()),
         _by(requests.GetEnv, lambda one, asked: one.env(asked.model)),
     )

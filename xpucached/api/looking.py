@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from xpucached.api.endpoints import Request, endpoint, need
+from xpucached.domain.disk import DiskUse
 from xpucached.domain.jobs import Event
 from xpucached.domain.names import AwareDatetime, ModelName
 from xpucached.domain.overview import Overview
@@ -77,6 +78,11 @@ class ListWarmth(Request[tuple[WarmthChange, ...]], frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what would be unbounded."""
         need(1 <= self.limit <= MAX_PAGE, f"limit: expected 1 to {MAX_PAGE}")
+
+
+@endpoint("GET", "/v1/disk")
+class GetDiskUse(Request[DiskUse], frozen=True, kw_only=True):
+    """Ask how much room entries take, by driver and by model, and what of it could go."""
 
 
 @endpoint("GET", "/v1/evictable")

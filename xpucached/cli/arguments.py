@@ -96,6 +96,7 @@ def _parser() -> _ArgumentParser:
         "ref", nargs="+", metavar="REF", type=str.lower, help="as ls shows it; its beginning is enough"
     )
     narrowing.declare(verb("stores", "list stores"), "stores")
+    verb("df", "show how much room caches take, by driver and by model, and what of it could go")
     verb("devices", "show devices and drivers")
     looking_options.add_commands(verb)
     _model(verb("model", "register, list, show and remove models"), verb)

@@ -178,6 +178,7 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "ls": listing.ls,
     "show": lambda output: output.show(requests.GetEntry(ref=output.options.ref)),
     "stores": lambda output: narrowing.part(output, requests.ListStores()),
+    "df": lambda output: output.show(looking.GetDiskUse()),
     "devices": lambda output: output.show(requests.ListDevices()),
     "model list": lambda output: narrowing.part(output, requests.ListModels()),
     "model show": _model_show,

@@ -15,7 +15,7 @@ HINTS: Final = {
     **dict.fromkeys(("warm", "warmup", "start", "pull"), "xpucachectl prewarm NAME"),
     **dict.fromkeys(("logs", "log", "history"), "xpucachectl events; of a model: xpucachectl model show NAME"),
     **dict.fromkeys(("ps", "top"), "xpucachectl jobs"),
-    **dict.fromkeys(("du", "size"), "xpucachectl stores; of models: xpucachectl model list"),
+    **dict.fromkeys(("du", "size"), "xpucachectl df"),
     **dict.fromkeys(("check", "health"), "xpucachectl status --check"),
     **dict.fromkeys(("repair", "fix", "fsck"), "xpucachectl verify --fix"),
     **dict.fromkeys(("rescan", "refresh", "update"), "xpucachectl scan"),

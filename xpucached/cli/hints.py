@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 VERBS: Final = (
-    *("config", "devices", "doctor", "driver-changed", "env", "events", "evict", "jobs", "ls", "metrics", "model"),
+    *(
+        "config",
+        "devices",
+        "df",
+        "doctor",
+        "driver-changed",
+        "env",
+        "events",
+        "evict",
+        "jobs",
+        "ls",
+        "metrics",
+        "model",
+    ),
     *("prewarm", "replay", "report", "run", "runs", "scan", "show", "status", "stores", "trash", "usage", "verify"),
     *("web", "why"),
 )

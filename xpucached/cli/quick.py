@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PATHS = {
     "config show": "/v1/config",
     "devices": "/v1/devices",
+    "df": "/v1/disk",
     "env": "/v1/env",
     "env {}": "/v1/env?model={}",
     "events": "/v1/events",

@@ -25,6 +25,7 @@ from xpucached.service.accounting import Accountant
 from xpucached.service.activity import ActivityTracker
 from xpucached.service.ahead import AheadPreparer
 from xpucached.service.compare import EntryComparer
+from xpucached.service.disk import DiskReporter
 from xpucached.service.evict import Evictor
 from xpucached.service.explain import Explainer
 from xpucached.service.jobs import ENDING, SAVING
@@ -75,6 +76,7 @@ class Service:
         self.upkeep = Upkeep(context, *does)
         looks = self.models, self.surveyor, self.scanner, self.explainer, self.replayer
         self.reconciler = Reconciler(context, *looks, self.upkeep, self.ahead)
+        self.disk = DiskReporter(context, self.prewarmer, self.evictor, self.trash)
         context.is_busy = lambda: self.busy
 
     async def recover(self) -> None:

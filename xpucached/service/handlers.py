@@ -155,6 +155,7 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(requests.WaitJob, lambda service, asked: service.context.jobs.wait(asked.id, asked.timeout)),
         _by(requests.CancelJob, lambda service, asked: service.context.jobs.cancel(asked.id)),
         _by(looking.ListEvents, _events),
+        _by(looking.GetDiskUse, lambda service, _: service.disk.usage()),
         _by(requests.GetConfig, lambda service, _: service.context.settings.shown),
         _by(requests.GetEnv, lambda service, asked: service.explainer.variables(asked.model)),
         _by(looking.GetUsage, lambda service, asked: service.accountant.usage(asked.top)),

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import pwd
+import shutil
 from typing import TYPE_CHECKING
 
 from xpucached.catalog.models import all_models, differences, find_model, register_model, remove_model, sync_file_models
@@ -103,10 +104,13 @@ class ModelKeeper:
         return added
 
     async def remove(self, name: ModelName) -> None:
-        """Forget a model; its entries stay until the policy lets them go."""
+        """Forget a model, and what other compilers cached for it; its entries stay until the policy lets them go."""
         model = await self._context.read(find_model, name)
         if model.source != REGISTERED:
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
         await self._context.write(remove_model, name)
+        # Where other compilers cached for it: nobody else looks there.
+        own = self._context.settings.paths.cache / "models" / name
+        await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
         await self._surveyor.meet_drivers()
         self._context.events.post("model-removed", name, {"model": name})

@@ -171,6 +171,7 @@ REQUESTS: list[Request[object]] = [
     looking.GetEvictable(),
     looking.GetOverview(),
     looking.GetMetrics(format=looking.MetricsFormat.OPENMETRICS),
+    looking.GetDiskUse(),
     requests.GetConfig(),
     requests.GetEnv(model=ModelName("x")),
     requests.GetOpenApi(),

@@ -21,7 +21,7 @@ from xpucached.domain.models import ModelStatus, Outcome, Warmth
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.queries import EntryPage
 from xpucached.planning.verdict import verdict
-from xpucached.render import diagnosis, entries, host, jobs, models, status, text, trash
+from xpucached.render import diagnosis, disk, entries, host, jobs, models, status, text, trash
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ SHOWN: Final[dict[str, Callable[[int, TextStyle], str]]] = {
         entries.entry(api_stub.make_entry(one), style) for one in range(count)[:1]
     ),
     "stores": lambda count, style: entries.stores((api_stub.make_store(),) * min(count, 3), style),
+    "df": lambda count, style: disk.disk(api_stub.make_disk(several(count)), style) if count else "",
     "devices": lambda count, style: host.devices(api_stub.make_host(), style) if count == 1 else "",
     "why": lambda count, style: diagnosis.why(api_stub.make_diagnosis(), style) if count == 1 else "",
     "trash-list": lambda count, style: trash.trash((api_stub.make_trashed(),) * count, style),

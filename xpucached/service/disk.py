@@ -1,0 +1,101 @@
+"""How much room the caches take, by driver and by model, and what of it an eviction would free."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from xpucached.catalog.preselect import store_subtotals
+from xpucached.domain.disk import DiskLine, DiskUse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xpucached.domain.names import ModelName
+    from xpucached.domain.targets import Target
+    from xpucached.service.context import Context
+    from xpucached.service.evict import Evictor
+    from xpucached.service.prewarm import Prewarmer
+    from xpucached.service.trash import TrashKeeper
+
+_MOST: Final = 500_000
+"""Files of a model's own directories that are looked at."""
+
+_UNKNOWN: Final = "unknown"
+
+
+class DiskReporter:
+    """Sums up."""
+
+    def __init__(self, context: Context, prewarmer: Prewarmer, evictor: Evictor, trash: TrashKeeper) -> None:
+        self._context = context
+        self._prewarmer = prewarmer
+        self._evictor = evictor
+        self._trash = trash
+
+    async def usage(self) -> DiskUse:
+        """Return what the stores hold, and what of it could go by the policy."""
+        subtotals = await self._context.read(store_subtotals)
+        plan = await self._evictor.plan()
+        models = await self._prewarmer.statuses()
+        spaces = await asyncio.to_thread(self._trash.disk_space, held=False)
+        goes: Counter[Target | None] = Counter()
+        of_model: Counter[ModelName] = Counter()
+        for one in plan.evict:
+            goes[one.entry.entry.environment] += one.entry.entry.allocated
+            of_model.update(dict.fromkeys(one.entry.models, one.entry.entry.allocated))
+        entries: Counter[tuple[str, str]] = Counter()
+        allocated: Counter[tuple[str, str]] = Counter()
+        freed: Counter[tuple[str, str]] = Counter()
+        here = {_named(one) for one in self._context.present.offered}
+        for subtotal in subtotals:
+            name = _named(subtotal.environment)
+            entries[name] += subtotal.entries
+            allocated[name] += subtotal.allocated
+        for target, size in goes.items():
+            freed[_named(target)] += size
+        drivers = tuple(
+            DiskLine(driver, device, entries[driver, device], size, freed[driver, device], (driver, device) in here)
+            for (driver, device), size in sorted(allocated.items(), key=lambda one: (-one[1], one[0]))
+        )
+        place = self._context.settings.paths.cache / "models"
+        own = await asyncio.to_thread(
+            lambda: {one.model.name: allocated_below(place / one.model.name) for one in models}
+        )
+        lines = [
+            DiskLine(name, "", one.entries, one.allocated, of_model[name], further=own[name])
+            for one in models
+            for name in (one.model.name,)
+        ]
+        return DiskUse(
+            drivers,
+            tuple(sorted(lines, key=lambda one: (-one.allocated - one.further, one.name))),
+            sum(one.entries for one in drivers),
+            sum(one.allocated for one in drivers),
+            plan.frees,
+            sum(one.trash for one in spaces),
+        )
+
+
+def _named(target: Target | None) -> tuple[str, str]:
+    return (target.toolchain, target.device) if target is not None else (_UNKNOWN, _UNKNOWN)
+
+
+def allocated_below(place: Path) -> int:
+    """Return the bytes on disk of the files below a directory, of which half a million are looked at."""
+    ahead, size, left = [os.fspath(place)], 0, _MOST
+    while ahead and left > 0:
+        try:
+            with os.scandir(ahead.pop()) as found:
+                for one in found:
+                    left -= 1
+                    if one.is_dir(follow_symlinks=False):
+                        ahead.append(one.path)
+                    else:
+                        size += one.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:
+            # What is gone, or cannot be looked at, is not counted.
+            continue
+    return size
