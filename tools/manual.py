@@ -279,6 +279,7 @@ _ASKED: Final = {
     "model": _MODELS,
     "models": _MODELS,
     "name": _MODELS,
+    "of": shtab.cmd("getent passwd 2>/dev/null | cut -d: -f1"),
     "ref": shtab.cmd("xpucachectl -q ls --limit 1000 2>/dev/null"),
     "refs": shtab.cmd("xpucachectl -q ls --limit 1000 2>/dev/null"),
 }

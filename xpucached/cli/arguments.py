@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from xpucached import __version__
-from xpucached.cli import bundle_options, habits, looking_options, narrowing, workload_options
+from xpucached.cli import bundle_options, examples, habits, looking_options, narrowing, workload_options
 from xpucached.cli import option_values as values
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
@@ -86,6 +86,7 @@ def _parser() -> _ArgumentParser:
         name: str, help_: str, within: argparse._SubParsersAction[_ArgumentParser] = verbs, full: str = ""
     ) -> _ArgumentParser:
         made = within.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", parents=[common])
+        made.epilog, made.formatter_class = examples.epilog(full or name), argparse.RawDescriptionHelpFormatter
         made.set_defaults(verb=full or name)
         return made
 
