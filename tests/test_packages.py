@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 import debian
@@ -15,6 +17,7 @@ import tree as packed
 
 from tests.conftest import DEBIAN
 from tests.test_docs import page, rows, section
+from xpucached import systemd
 
 HEAD: Final = ("python3", "systemd", "libc6", "init-system-helpers", "polkitd", "passwd")
 RELEASES: Final = {
@@ -88,3 +91,23 @@ def test_an_rpm_asks_for_the_same() -> None:
     assert "Requires: systemd >= 249\n" in spec
     assert "Requires: polkit\n" in spec
     assert {least for group in relations() for name, least in group if name == "systemd"} == {"249"}
+
+
+def test_the_journal_s_catalog_is_one_that_systemd_reads(tmp_path: Path) -> None:
+    update = "journalctl --update-catalog"
+    assert all(script.count(update) == 1 for script in (make_deb.POSTINST, make_deb.POSTRM))
+    assert make_rpm.SPEC.count(update) == 2
+    journalctl = shutil.which("journalctl")
+    if journalctl is None:
+        pytest.skip("systemd's journalctl is not here")
+    (tmp_path / "var/lib/systemd/catalog").mkdir(parents=True)
+    name = "catalog/xpucached.catalog"
+    packed._settle_one(tmp_path, tmp_path, name, (packed.ROOT / "systemd" / name).read_bytes(), "")  # noqa: SLF001
+    told = ["", ""]
+    for index, word in enumerate(("--update-catalog", "--list-catalog")):
+        run = subprocess.run([journalctl, f"--root={tmp_path}", word], capture_output=True, text=True, check=True)
+        assert run.stderr == ""
+        told[index] = run.stdout
+    listed = dict(line.split(" ", 1) for line in told[1].splitlines())
+    assert set(listed) == set(systemd.MESSAGES.values())
+    assert all(text.startswith("xpucached: ") for text in listed.values())

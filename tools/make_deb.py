@@ -80,6 +80,7 @@ case "$1" in
 configure|abort-upgrade|abort-deconfigure|abort-remove)
     systemd-sysusers {sysusers} || true
     systemd-tmpfiles --create {tmpfiles} || true
+    journalctl --update-catalog || true
     for python in /{home}/python*/bin/python; do
         [ -x "$python" ] || continue
         version=$(basename "$(readlink "$python")")
@@ -134,6 +135,9 @@ set -e
 
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
     systemctl --system daemon-reload >/dev/null || true
+fi
+if [ "$1" = remove ]; then
+    journalctl --update-catalog >/dev/null || true
 fi
 if [ "$1" = purge ]; then
     if command -v deb-systemd-helper >/dev/null; then

@@ -48,6 +48,7 @@ cp -a {tree}/. %{{buildroot}}/
 %post
 systemd-sysusers {sysusers} || :
 systemd-tmpfiles --create {tmpfiles} || :
+journalctl --update-catalog || :
 for python in /{home}/python*/bin/python; do
     [ -x "$python" ] || continue
     "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|dialects/(mssql|mysql|oracle|postgresql))/' \
@@ -67,6 +68,7 @@ fi
 find /{home} -name __pycache__ -type d -prune -exec rm -rf {{}} + || :
 
 %postun
+[ $1 -ge 1 ] || journalctl --update-catalog || :
 if [ $1 -ge 1 ] && [ -x /usr/lib/systemd/systemd-update-helper ]; then
     /usr/lib/systemd/systemd-update-helper mark-restart-system-units {units} || :
 fi

@@ -53,6 +53,7 @@ _PLACES: Final[Mapping[str, str]] = {
     "tmpfiles.d": "usr/lib/tmpfiles.d",
     "polkit": "usr/share/polkit-1/rules.d",
     "udev": "usr/lib/udev/rules.d",
+    "catalog": "usr/lib/systemd/catalog",
     "userdel-pre.d": "etc/shadow-maint/userdel-pre.d",
     "system-preset": "usr/lib/systemd/system-preset",
     "user-preset": "usr/lib/systemd/user-preset",

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import socket
 import struct
 import threading
@@ -27,6 +28,7 @@ from xpucached import codec, sockets, systemd
 from xpucached.api import host_requests, looking, requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
+from xpucached.cli import arguments
 from xpucached.daemon import host_daemon, rights, user_daemon
 from xpucached.domain.checks import CheckState, Level, check_host
 from xpucached.domain.host import Problem
@@ -1284,6 +1286,32 @@ def test_every_message_is_in_the_manual_with_its_id() -> None:
 
     assert {name.strip("`"): id_.strip("`") for name, id_ in told.items()} == dict(systemd.MESSAGES)
     assert len(set(systemd.MESSAGES.values())) == len(systemd.MESSAGES)
+
+
+CATALOG: Final = Path(__file__).parents[3] / "systemd/catalog/xpucached.catalog"
+"""What `journalctl -x` adds to our messages."""
+
+
+def catalog_texts() -> dict[str, str]:
+    """Return the texts of the journal's catalog by their ids."""
+    _, *parts = re.split(r"^-- ([0-9a-f]{32})$", CATALOG.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_the_journal_s_catalog_explains_every_message() -> None:
+    texts = catalog_texts()
+    assert list(texts) == list(systemd.MESSAGES.values())
+    told = {name.strip("`"): told for name, _, _, told in rows(section(page("docs/operations.md"), "The log"))}
+    for what, id_ in systemd.MESSAGES.items():
+        assert "\nSubject: " in texts[id_]
+        # journalctl leaves the name of a field that is not there.
+        named = {name.removeprefix("XPUCACHED_") for name in re.findall(r"@(\w+)@", texts[id_])}
+        assert named <= set(re.findall(r"`(\w+)`", told[what])) - {"USER", "STAMP", "APPEARED", "VANISHED"}
+        # What it says to run can be run.
+        commands = re.findall(r"xpucachectl (.+)$", texts[id_], re.MULTILINE)
+        assert commands
+        for command in commands:
+            arguments.parse(command.replace("@XPUCACHED_MODEL@", "m").split())
 
 
 def test_the_host_s_daemon_is_an_account_and_nobody_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
