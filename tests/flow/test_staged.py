@@ -204,6 +204,13 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: Mapping[ta
         ({member("usr/" + "lib/" * 40 + "x"): b"x"}, "a path is too deep"),
         ({member("usr/lib/x", type=tarfile.SYMTYPE, linkname="../../../etc"): b""}, "a link leads out of it"),
         (
+            {
+                member("opt/x", type=tarfile.SYMTYPE, linkname=".."): b"",
+                member("opt/d/y", type=tarfile.SYMTYPE, linkname="../x/../etc"): b"",
+            },
+            "a link leads out of it",
+        ),
+        (
             {member("usr/lib/x", type=tarfile.SYMTYPE, linkname="/etc"): b"", member("usr/lib/x/passwd"): b"x"},
             "a path goes through what is no folder: usr/lib/x",
         ),

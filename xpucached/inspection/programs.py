@@ -34,6 +34,7 @@ _MOST_RELOCATIONS: Final = 1 << 25
 _RELOCATIONS_AT_ONCE: Final = 24 << 16
 _MOST_IMAGES: Final = 1 << 18
 _MOST_KERNELS: Final = 1 << 20
+_MOST_ENTRIES: Final = 1 << 21
 _MOST_NAMES: Final = 1 << 28
 _LONGEST_NAME: Final = 64 << 10
 
@@ -91,6 +92,7 @@ class LinkedProgram:
             elif kind == _DYNAMIC:
                 dynamic = (offset, filled)
         self._memory = self._writable(*dynamic)
+        self._looked = 0  # entries for kernels
 
     def _writable(self, dynamic: int, size: int) -> list[tuple[int, bytearray]]:
         """Return what can be written to, as it is after loading at address 0."""
@@ -183,6 +185,10 @@ class LinkedProgram:
     def _names(self, first: int, end: int) -> Iterator[bytes]:
         at = first
         while at < end:
+            # Tables may overlap, and hold entries without names: what is looked at counts, not what is found.
+            self._looked += 1
+            if self._looked > _MOST_ENTRIES:
+                raise Unreadable("it registers more kernels than any program")
             entry = self.loaded(at, _NEW_ENTRY)
             newer = len(entry) == _NEW_ENTRY and _NEW.unpack_from(entry) == (0, 1, 8, 0)
             if len(entry) < _ENTRY:

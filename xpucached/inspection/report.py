@@ -93,6 +93,9 @@ class Inspector:
             if what := containers.leftover(content):
                 place.skipped[what] += 1
             return None
+        distinct = {(one.offset, one.size) for one in found}
+        if sum(size for _, size in distinct) > _OVERLAP * content.size:
+            raise Unreadable("its images overlap: they would be read over and over")
         # The table of a library's images, with their places and the names of their kernels, tells copies of it.
         if any(one.kernels for one in found):
             identity = (content.size, hash(found))
@@ -100,9 +103,8 @@ class Inspector:
                 place.skipped[COPIES] += 1
                 return None
             self._seen.add(identity)
-        codes = [
-            device_code.read(content, one.offset, one.size, target=one.target, named=bool(one.kernels)) for one in found
-        ]
+        read = functools.cache(functools.partial(device_code.read, content))
+        codes = [read(one.offset, one.size, target=one.target, named=bool(one.kernels)) for one in found]
         names = [one.kernels or code.kernels for one, code in zip(found, codes, strict=True)]
         kernels = {kernel for each in names for kernel in each}
         wrong = Counter(one.wrong for one in codes if one.wrong)
@@ -155,6 +157,9 @@ class Inspector:
             None if self._rate is None else size * self._rate,
         )
 
+
+_OVERLAP: Final = 2
+"""So many times the size of a file its images may have together; those that are the same count once."""
 
 _REFUSED: Final = "refused"
 _BITS: Final = {Fate.READY: 1, Fate.COMPILED: 2, Fate.UNKNOWN: 4, _REFUSED: 8, Fate.ABSENT: 16}

@@ -191,10 +191,12 @@ def _inside(parts: Sequence[str], target: str) -> str:
     above = len(parts) - 1
     if target.startswith("/"):
         target = "/".join([*[".."] * above, *split(target.lstrip("/"))]) or "."
-    depth = above
+    depth, below = above, False
     for part in target.split("/"):
-        depth += -1 if part == ".." else 0 if part in {"", "."} else 1
-        if depth < 0:
+        below = below or part not in {"", ".", ".."}
+        depth -= part == ".."
+        # Behind a name `..` leads to wherever that is: it may be a link itself.
+        if depth < 0 or (below and part == ".."):
             raise NotUnpacked(f"a link leads out of it: {'/'.join(parts)[:200]}")
     return target
 

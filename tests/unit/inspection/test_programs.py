@@ -82,3 +82,14 @@ def test_entries_that_never_end_are_bounded() -> None:
     struct.pack_into("<Q", data, row + 56, 1 << 62)  # the end of its entries
 
     assert len(found(bytes(data))[0].kernels) <= 5
+
+
+def test_entries_without_names_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many tables over one long stretch of entries that lead nowhere would be walked for hours."""
+    data = program(("spir64", spirv("a"), tuple(f"k{number}" for number in range(100))), relocated=False)
+    monkeypatch.setattr(programs, "_MOST_ENTRIES", 100)
+    assert len(found(data)[0].kernels) == 100
+    monkeypatch.setattr(programs, "_MOST_ENTRIES", 99)
+    monkeypatch.setattr(LinkedProgram, "text", lambda *_: b"spir64" if len(_) > 2 else None)  # no kernel has a name
+    with pytest.raises(Unreadable, match="more kernels"):
+        found(data)

@@ -104,3 +104,20 @@ def test_two_reports_from_the_field_are_told_before_anything_runs(
     assert main([*nobody, "inspect", str(tmp_path / "nothing")]) == NotFound.exit
     assert main([*nobody, "inspect", str(tmp_path), "--device", "Z999"]) == RequestError.exit
     assert "no GPU 'Z999' is known" in capsys.readouterr().err
+
+
+def test_images_that_overlap_are_not_read_over_and_over(tmp_path: Path) -> None:
+    image = spirv("a") + bytes(1 << 16)
+    rows = [(24 * 3 + 32 + 18, len(image) - number) for number in range(3)]
+    head = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", 3)
+    for at, size in rows:
+        head += struct.pack("<3Q", at, size, 6) + b"sycl-s"
+    (tmp_path / "overlapping.o").write_bytes(head + image)
+    found = Inspector(devices.asked(["cpu"])).inspect("x", [tmp_path])
+    assert found.unread
+    assert "overlap" in str(found.notes)
+    same = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", 3)
+    for _ in rows:
+        same += struct.pack("<3Q", rows[0][0], len(image), 6) + b"sycl-s"
+    (tmp_path / "overlapping.o").write_bytes(same + image)
+    assert not Inspector(devices.asked(["cpu"])).inspect("x", [tmp_path]).unread
