@@ -21,7 +21,7 @@ from tests.support import documents
 from tests.test_architecture import FLOORS, FORBIDDEN_WORDS
 from xpucached import domain
 from xpucached.api import requests
-from xpucached.cli import arguments, bundles, commands
+from xpucached.cli import arguments, bundles, commands, fleet
 from xpucached.domain.activity import FileAct
 from xpucached.domain.checks import LEVELS, PROBLEMS, Level
 from xpucached.domain.defects import Defect, Effect, RepairAction
@@ -183,15 +183,17 @@ def test_every_command_is_in_the_manual_and_no_other() -> None:
     told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
 
     assert sorted(told) == sorted(verbs(arguments._parser()))
-    assert set(told) == {*commands.COMMANDS, *bundles.ORDERS, "inspect", "setup", "run"}
+    assert set(told) == {*commands.COMMANDS, *bundles.ORDERS, *fleet.COMMANDS, "inspect", "setup", "run"}
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/kinds.md", "docs/configuration.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/operations.md", "docs/kinds.md", "docs/configuration.md", "docs/fleet.md"]
+)
 def test_every_command_line_that_a_page_shows_can_be_typed(name: str) -> None:
     text = page(name)
     shown = [code for code in codes(text) if code.startswith("xpucachectl ")]
     shown += [
-        line.split("  #")[0].split(" || ")[0].strip()
+        line.split("  #")[0].split(" || ")[0].split(" > ")[0].strip()
         for block in re.findall(r"^```sh\b[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         for line in block.splitlines()
         if line.startswith("xpucachectl ")
@@ -202,7 +204,7 @@ def test_every_command_line_that_a_page_shows_can_be_typed(name: str) -> None:
         if (
             words[0].isupper()
             or (words[0] == "bundle" and len(words) == 2)
-            or words in (["model", "add"], ["show"], ["why"], ["inspect"], ["model", "history"])
+            or words in (["model", "add"], ["show"], ["why"], ["inspect"], ["model", "history"], ["fleet", "diff"])
         ):
             continue
         arguments.parse(words)

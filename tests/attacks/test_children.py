@@ -196,7 +196,7 @@ def ask_runtimes(lair: Path) -> None:
 
 def look_at_a_bundle(lair: Path) -> None:
     with pytest.raises(NotFound):
-        bundles._asked(InspectBundle(lair / "none"), quiet=True)
+        bundles.asked(InspectBundle(lair / "none"), quiet=True)
 
 
 def unpack_a_package(lair: Path) -> None:

@@ -13,7 +13,7 @@ import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 from msgspec.structs import replace
@@ -21,12 +21,15 @@ from msgspec.structs import replace
 from tests import REPOSITORY
 from tests.support import api_stub, histories
 from tests.support.asking import SocketConnection
+from tests.support.builders import sycl_target
+from xpucached.domain.bundles import CompilerLibrary
+from xpucached.domain.fleet import HostFingerprint, HostTarget, HostWarm
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import ModelName
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.hostd import figures
-from xpucached.render import metrics
+from xpucached.render import fleet, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,10 +135,20 @@ def test_the_host_s_figures_are_a_file_that_is_never_half_written(tmp_path: Path
     assert not (tmp_path / f".{figures.NAME}.new").exists()
 
 
+FINGERPRINT: Final = HostFingerprint(
+    (HostTarget(sycl_target("Intel(R) OpenCL", 'a "quoted" \\ name\n', "1", "2+3"), "cpu:0"),),
+    (CompilerLibrary("libigc.so", "build-id:00"),),
+    {"sycl": "dirs-v1"},
+    "host",
+    HostWarm(3, {"warm": 2, "cold": 0}),
+)
+
+
 def test_promtool_finds_nothing_wrong() -> None:
     for text in (
         metrics.metrics(STATUS, OVERVIEW, DAYS),
         metrics.host_metrics(HostStatus("1", histories.NOW, "", histories.NOW, (), ()), histories.NOW),
+        fleet.prometheus(FINGERPRINT),
     ):
         assert promtool("check", "metrics", given=text) == ""
     promtool("check", "rules", "prometheus/xpucached-rules.yml")

@@ -14,6 +14,7 @@ from xpucached import messages
 from xpucached.bundle import archive, packing, words
 from xpucached.bundle.layout import Descriptor, LayoutReader, canonical, descriptor, digest_of, parsed
 from xpucached.domain.bundles import (
+    PREFIX,
     SCHEMA,
     BundleContent,
     BundleFacts,
@@ -69,7 +70,7 @@ def put_image(layout: LayoutWriter, layer: Descriptor, facts: BundleFacts) -> De
     )
     notes = {words.CONTENT: facts.content.value}
     if facts.target is not None:
-        notes |= {f"{words.PREFIX}.device": facts.target.device, f"{words.PREFIX}.driver": facts.target.toolchain}
+        notes |= {f"{PREFIX}.device": facts.target.device, f"{PREFIX}.driver": facts.target.toolchain}
     manifest: dict[str, Json] = {
         "schemaVersion": 2,
         "mediaType": words.MANIFEST,

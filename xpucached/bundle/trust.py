@@ -22,6 +22,7 @@ from msgspec import Struct
 from xpucached import messages
 from xpucached.bundle import words
 from xpucached.bundle.layout import Descriptor, canonical, descriptor, parsed
+from xpucached.domain.bundles import DOMAIN
 from xpucached.errors import BadBundle, MissingExtra, NotFound, RequestError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 SIGNATURE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
-PREDICATE: Final = f"https://{'.'.join(reversed(words.PREFIX.split('.')))}/bundle/v1"
+PREDICATE: Final = f"https://{DOMAIN}/bundle/v1"
 _PAYLOAD: Final = "application/vnd.in-toto+json"
 _EMPTY: Final = "application/vnd.oci.empty.v1+json"
 

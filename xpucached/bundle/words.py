@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from xpucached.domain.bundles import PREFIX
+
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 CONFIG: Final = "application/vnd.oci.image.config.v1+json"
@@ -13,9 +15,6 @@ LAYER: Final = "application/vnd.oci.image.layer.v1.tar"
 RECIPES: Final = "application/vnd.xpucached.recipes.v1"
 RECIPES_CONFIG: Final = "application/vnd.xpucached.recipes.config.v1+json"
 RECIPES_LAYER: Final = "application/vnd.xpucached.recipes.layer.v1.tar"
-
-PREFIX: Final = "org.xpucached"
-"""What the names of our labels and annotations begin with."""
 
 FACTS: Final = f"{PREFIX}.bundle"
 """The label of an image that holds its facts."""

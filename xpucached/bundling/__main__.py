@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, logs, messages
-from xpucached.bundling import exporting, importing, inspecting, merging, signing
+from xpucached.bundling import exporting, fleet, importing, inspecting, merging, signing
 from xpucached.bundling.progress import Paced
 from xpucached.domain.bundles import (
     BundleOrder,
@@ -21,6 +21,7 @@ from xpucached.domain.bundles import (
     MergeBundles,
     ReplayBundle,
 )
+from xpucached.domain.fleet import AskFingerprint, DiffFleet, FleetOrder
 from xpucached.errors import DiskError, XpucachedError
 
 if TYPE_CHECKING:
@@ -64,11 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             answers.flush()
 
         try:
-            order = cast(
-                "BundleOrder", codec.convert(messages.parse(file.read(_LARGEST), largest=_LARGEST), BundleOrder)
-            )
-            report = carry_out(order, Paced(lambda *how_far: say({"progress": how_far})))
-            say({"report": report})
+            told = messages.parse(file.read(_LARGEST), largest=_LARGEST)
+            order = cast("BundleOrder | FleetOrder", codec.convert(told, BundleOrder | FleetOrder))
+            progress = Paced(lambda *how_far: say({"progress": how_far}))
+            match order:
+                case AskFingerprint():
+                    say({"report": fleet.fingerprint(order, progress)})
+                case DiffFleet():
+                    say({"report": fleet.diff(order, progress)})
+                case _:
+                    say({"report": carry_out(order, progress)})
         except OSError as error:
             refused = DiskError(str(error))
             say({"error": {"code": refused.code, "message": refused.message, "hint": ""}})

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from xpucached import __version__
-from xpucached.cli import bundle_options, examples, habits, looking_options, narrowing, workload_options
+from xpucached.cli import bundle_options, examples, fleet_options, habits, looking_options, narrowing, workload_options
 from xpucached.cli import option_values as values
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
@@ -151,7 +151,7 @@ def _parser() -> _ArgumentParser:
             default=Syntax.SHELL,
             help=_SYNTAXES[syntax],
         )
-    bundle_options.add(verb("bundle", "take kernels to other hosts: export, look at, compare"), verb, values.path)
+    _other_hosts(verb)
     _setup(verb("setup", "put units, man pages and completions in place after pip or pipx installed it"))
     config = verb("config", "show the settings in effect").add_subparsers(
         dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
@@ -329,6 +329,11 @@ def _trash(verb: Callable[..., _ArgumentParser]) -> None:
     one.add_argument("refs", nargs="*", metavar="REF", help="only these")
     one.add_argument("-y", "--yes", action="store_true", help="do not ask")
     _waits(one)
+
+
+def _other_hosts(verb: Callable[..., _ArgumentParser]) -> None:
+    bundle_options.add(verb("bundle", "take kernels to other hosts: export, look at, compare"), verb, values.path)
+    fleet_options.add(verb, values.path)
 
 
 def _setup(one: argparse.ArgumentParser) -> None:

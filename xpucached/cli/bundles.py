@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping
 
+    from xpucached.domain.fleet import FleetOrder
+
 _LARGEST: Final = 64 << 20
 """Bytes of a report."""
 _LONGEST_COMPLAINT: Final = 16 << 10
@@ -127,7 +129,7 @@ ORDERS: Final[Mapping[str, Callable[[Namespace], BundleOrder]]] = {
 def run(options: Namespace) -> int:
     """Have it done, and print what came of it; gives the exit status."""
     make = _replay if options.verb == "replay" else ORDERS[options.verb]
-    data = _asked(make(options), quiet=options.quiet)
+    data = asked(make(options), quiet=options.quiet)
     report = cast("BundleReport", codec.convert(data, BundleReport))
     if options.json:
         print(codec.dumps({"api": VERSION, "data": data}).decode("ascii"))
@@ -187,7 +189,7 @@ class _Complaint:
             print(plain(line), file=sys.stderr)
 
 
-def _asked(order: BundleOrder, *, quiet: bool) -> messages.Json:
+def asked(order: BundleOrder | FleetOrder, *, quiet: bool) -> messages.Json:
     """Start the program, show how far it is, and give its report.  Raises what it refused."""
     with child.Pipes() as pipes, told_in_steps(quiet=quiet) as show:
         orders = pipes.content("order", codec.dumps(codec.to_json(order)))

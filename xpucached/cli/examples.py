@@ -38,6 +38,8 @@ EXAMPLES: Final = {
     "why": ("xpucachectl why llama",),
     "run": ("xpucachectl run llama -- python3 app.py",),
     "env": ('eval "$(xpucachectl env llama)"', "xpucachectl env llama --systemd"),
+    "fingerprint": ("xpucachectl fingerprint", "xpucachectl fingerprint --nfd"),
+    "fleet diff": ("xpucachectl fleet diff hosts/ --bundle app.bundle",),
     "setup": ("xpucachectl setup --user --dry-run",),
     "config show": ("xpucachectl config show --json",),
     "version": ("xpucachectl version",),

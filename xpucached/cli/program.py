@@ -77,6 +77,10 @@ def _done(options: Namespace) -> int:
         from xpucached.cli import bundles  # noqa: PLC0415 - no other command waits for what it loads
 
         return bundles.run(options)
+    if options.verb in {"fingerprint", "fleet diff"}:
+        from xpucached.cli import fleet  # noqa: PLC0415 - as above
+
+        return fleet.run(options)
     # The first asks nobody, and the second does without an answer.
     special = {"setup": setup.run, "run": running.run}.get(options.verb)
     return (special or commands.run)(options)

@@ -12,6 +12,12 @@ from msgspec import Struct, field
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.targets import Target
 
+PREFIX = "org.xpucached"
+"""What the names of our labels and annotations begin with."""
+
+DOMAIN = ".".join(reversed(PREFIX.split(".")))
+"""The same as a domain, as others name things."""
+
 SCHEMA = 1
 """The version of `BundleFacts`; another one is refused."""
 

@@ -33,7 +33,7 @@ TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-class _Families:
+class Families:
     """Metric families as they are written one after the other."""
 
     def __init__(self, *, openmetrics: bool) -> None:
@@ -75,7 +75,7 @@ def _known(label: str, words: Iterable[str], found: Mapping[str, float]) -> list
 
 def metrics(status: Status, overview: Overview, days: Sequence[Day], *, openmetrics: bool = False) -> str:
     """Write the figures of a user's daemon; ``days`` are all that are kept."""
-    page = _Families(openmetrics=openmetrics)
+    page = Families(openmetrics=openmetrics)
     driver = "/".join(one.driver for one in overview.usage.drivers[:4] if one.present)
     _beginning(page, status.version, driver, overview.started, overview.at)
     page.add(
@@ -130,13 +130,13 @@ def metrics(status: Status, overview: Overview, days: Sequence[Day], *, openmetr
     return page.text()
 
 
-def _beginning(page: _Families, version: str, driver: str, started: datetime, now: datetime) -> None:
+def _beginning(page: Families, version: str, driver: str, started: datetime, now: datetime) -> None:
     page.add("xpucached", "info", "The program and the drivers.", [({"version": version, "driver": driver}, 1)])
     page.gauge("xpucached_start_time_seconds", "When the daemon began.", started.timestamp(), "seconds")
     page.gauge("xpucached_written_timestamp_seconds", "When these figures were taken.", now.timestamp(), "seconds")
 
 
-def _of_models(page: _Families, status: Status, overview: Overview) -> None:
+def _of_models(page: Families, status: Status, overview: Overview) -> None:
     models = sorted(status.models, key=lambda one: (-one.priority, one.model.name))[:MOST_MODELS]
     shown = {one.model.name for one in models}
     page.add(
@@ -159,7 +159,7 @@ def _of_models(page: _Families, status: Status, overview: Overview) -> None:
     )
 
 
-def _of_entries(page: _Families, overview: Overview) -> None:
+def _of_entries(page: Families, overview: Overview) -> None:
     def sums(here: bool) -> list[Amount]:  # noqa: FBT001 - one of two words
         return [one for one in overview.usage.drivers if one.present is here]
 
@@ -186,7 +186,7 @@ def _of_entries(page: _Families, overview: Overview) -> None:
     )
 
 
-def _of_days(page: _Families, days: Sequence[Day]) -> None:
+def _of_days(page: Families, days: Sequence[Day]) -> None:
     def total(name: str) -> float:
         return sum(getattr(one, name) or 0 for one in days)
 
@@ -231,7 +231,7 @@ def _of_days(page: _Families, days: Sequence[Day]) -> None:
 
 def host_metrics(status: HostStatus, now: datetime, *, openmetrics: bool = False) -> str:
     """Write the figures of the host's daemon: of all users together, as each one's worker last said."""
-    page = _Families(openmetrics=openmetrics)
+    page = Families(openmetrics=openmetrics)
     _beginning(page, status.version, "", status.started, now)
     verdicts = Counter(str(one.verdict) for one in status.users if one.verdict is not None)
     page.add("xpucached_users", "gauge", "Users by their verdicts.", _known("verdict", Verdict, verdicts))

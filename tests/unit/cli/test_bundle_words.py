@@ -29,7 +29,7 @@ def test_no_control_character_of_the_program_reaches_the_terminal(
 ) -> None:
     monkeypatch.setattr(child, "module", lambda _: (sys.executable, "-c", LOUD))
     with pytest.raises(XpucachedError, match="without an answer"):
-        bundles._asked(InspectBundle(Path("/none")), quiet=True)
+        bundles.asked(InspectBundle(Path("/none")), quiet=True)
     said = capfd.readouterr().err
     assert r"one \x1b]0;title\x07\x1b[2J" in said
     assert "two" in said
