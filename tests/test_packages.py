@@ -102,7 +102,7 @@ def test_the_journal_s_catalog_is_one_that_systemd_reads(tmp_path: Path) -> None
         pytest.skip("systemd's journalctl is not here")
     (tmp_path / "var/lib/systemd/catalog").mkdir(parents=True)
     name = "catalog/xpucached.catalog"
-    packed._settle_one(tmp_path, tmp_path, name, (packed.ROOT / "systemd" / name).read_bytes(), "")  # noqa: SLF001
+    packed._settle_one(tmp_path, tmp_path, name, (packed.ROOT / "systemd" / name).read_bytes(), "")
     told = ["", ""]
     for index, word in enumerate(("--update-catalog", "--list-catalog")):
         run = subprocess.run([journalctl, f"--root={tmp_path}", word], capture_output=True, text=True, check=True)

@@ -141,6 +141,12 @@ def _why(output: Output) -> int:
     return 0
 
 
+def _top(output: Output) -> int:
+    from xpucached.cli import top  # noqa: PLC0415 - no other command has the terminal for itself
+
+    return top.top(output)
+
+
 def _web(output: Output) -> int:
     from xpucached.cli import web  # noqa: PLC0415 - seldom needed, and slow to load
 
@@ -189,6 +195,7 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "usage": _usage,
     "report": _report,
     "web": _web,
+    "top": _top,
     "metrics": _metrics,
     "why": _why,
     "env": _env,

@@ -31,6 +31,8 @@ def add_commands(verb: Callable[..., ArgumentParser]) -> None:
     one.add_argument("--top", type=_count, default=20, metavar="N", help="so many of the dearest entries (20)")
     one = verb("metrics", "print figures as Prometheus reads them")
     one.add_argument("--openmetrics", action="store_true", help="in OpenMetrics instead of the text format")
+    one = verb("top", "show how the host stands, live in the terminal, until q")
+    one.add_argument("--once", action="store_true", help="print it once and end, as where there is no terminal")
     one = verb("web", "serve the page to this host's browsers, read-only, until Ctrl-C")
     one.add_argument(
         "--for", dest="for_", type=values.duration, default=3600.0, metavar="T", help="at most so long (1h)"
