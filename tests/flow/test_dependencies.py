@@ -630,7 +630,7 @@ def test_a_survey_that_ends_between_looking_and_deciding_makes_no_proof_count_un
             return found
 
         monkeypatch.setattr(ProofKeeper, "coverage", looked)
-        assert [one.warmth for one in prewarmer.statuses_now()] == [Warmth.CHANGED]
+        assert [one.warmth for one in asyncio.run(prewarmer.statuses())] == [Warmth.CHANGED]
         there = hosts[1]
         plan = asyncio.run(prewarmer.plan())
         assert [one.reason for one in plan.warm] == [WarmReason.PROGRAM]

@@ -15,14 +15,11 @@ from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
 from xpucached.catalog.models import all_models, checked_models
 from xpucached.catalog.runs import begin_run, finish_run, newest_runs
-from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, no_model
-from xpucached.host.drivers import mapped_drivers
 from xpucached.incidents import unexpected
-from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning import verdict
 from xpucached.planning.baselines import summed
 from xpucached.planning.prewarm import UNCACHED, plan_prewarm
@@ -220,12 +217,15 @@ class Prewarmer:
             course.outcome, course.detail = Outcome.CANCELLED, "cancelled"
             raise
         finally:
-            self._running.discard(model.name)
-            run = await asyncio.shield(
-                asyncio.ensure_future(asyncio.to_thread(self._finish, run, course, model, reached))
-            )
-            if course.outcome is not Outcome.CANCELLED and self._met_another_driver(run):
-                await self._surveyor.survey()
+            try:
+                run = await asyncio.shield(
+                    asyncio.ensure_future(asyncio.to_thread(self._finish, run, course, model, reached))
+                )
+                if course.outcome is not Outcome.CANCELLED and self._met_another_driver(run):
+                    await self._surveyor.survey()
+            finally:
+                # Not before its proof counts: until then it would be called as cold as it was.
+                self._running.discard(model.name)
             context.events.post(
                 "run-finished",
                 f"{model.name}: {course.outcome}",
@@ -294,7 +294,7 @@ class Prewarmer:
         if outcome is not Outcome.WARMED:
             output = next((one.output for one in trials if one.outcome is outcome), output)
         # What a link led to may be another file by now.
-        libraries = _mapped(run, executions, reached | self._surveyor.reached(model))
+        libraries = recordings.libraries(run, executions, reached | self._surveyor.reached(model))
         now = self._context.clock()
         try:
             return self._context.catalog.write(
@@ -329,7 +329,7 @@ class Prewarmer:
 
     async def statuses(self) -> tuple[ModelStatus, ...]:
         """Return every model, how it stands, and its figures."""
-        return await asyncio.to_thread(self.statuses_now)
+        return await asyncio.to_thread(self.statuses_now, self._context.present, self.running)
 
     async def status_of(self, name: ModelName) -> ModelStatus:
         """Return one model, how it stands, and its figures."""
@@ -339,23 +339,36 @@ class Prewarmer:
                 return status
         raise no_model(name, (status.model.name for status in statuses))
 
-    def statuses_now(self) -> tuple[ModelStatus, ...]:
-        """Return every model and how it stands, in this thread."""
+    @property
+    def running(self) -> frozenset[ModelName]:
+        """The models that are being warmed: until it is known, and written down, what came of it."""
+        return frozenset(self._running)
+
+    def statuses_now(self, present: Host, running: frozenset[ModelName]) -> tuple[ModelStatus, ...]:
+        """Return every model and how it stands, in this thread, on the host as it is ``present``.
+
+        Host and runs were asked for before the catalog is: what it says of a new driver, or of a run that has ended
+        since, is then no more than what is judged.
+        """
         catalog = self._context.catalog
         with catalog.moment():
             models = catalog.read(all_models)
             if not models:
                 return ()
-            present = self._context.present
-            coverage = {one.model: one for one in self._proofs.coverage(present)}
+            coverage = {known.model: known for known in self._proofs.coverage(present)}
             sizes = catalog.read(model_sizes)
             return tuple(
-                self._status(model, present, coverage.get(model.name), *sizes.get(model.name, (0, 0)))
-                for model in models
+                self._status(one, present, coverage.get(one.name), sizes.get(one.name, (0, 0)), running)
+                for one in models
             )
 
     def _status(
-        self, model: Model, present: Host, coverage: Coverage | None, entries: int, allocated: int
+        self,
+        model: Model,
+        present: Host,
+        coverage: Coverage | None,
+        size: tuple[int, int],
+        running: frozenset[ModelName],
     ) -> ModelStatus:
         context = self._context
         warmth, why, reason = verdict.warmth(
@@ -364,7 +377,7 @@ class Prewarmer:
             present.seen_by(model.name),
             context.settings.policy,
             context.clock(),
-            warming=model.name in self._running,
+            warming=model.name in running,
             waiting=self.throttle.waiting.get(model.name),
         )
         runs = self._context.catalog.read(newest_runs, model.name, 20)
@@ -377,24 +390,10 @@ class Prewarmer:
             warmth,
             why,
             reason,
-            entries,
-            allocated,
+            *size,
             cold.seconds if cold else None,
             warm.seconds if warm else None,
             runs[0] if runs else None,
             coverage.changes if coverage is not None and reason is WarmReason.PROGRAM else (),
             coverage.layers if coverage is not None else (),
         )
-
-
-def _mapped(run: Run, executions: Sequence[RunResult], reached: frozenset[Path]) -> Libraries | None:
-    """Return which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
-    seen = frozenset(Path(path) for one in executions for path in one.mapped)
-    drivers = mapped_drivers(seen, run.started)
-    further = tuple(path for path in drivers if path not in reached)
-    preflight = KINDS[MODELS].preflight
-    runtimes = preflight.mapped(seen, run.started) if preflight is not None else ()
-    libraries = Libraries(runtimes, drivers, further)
-    # Who tells of entries has a runtime or a driver: if none was seen, it ran elsewhere (in a container, say).
-    elsewhere = not (runtimes or drivers) and any(one.traced for one in executions)
-    return None if elsewhere or not seen else libraries

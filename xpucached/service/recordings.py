@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.recipes import note_never_again
+from xpucached.domain.libraries import Libraries
 from xpucached.domain.stores import EntryId, EntryState
 from xpucached.errors import CatalogError
-from xpucached.kinds.table import KINDS
+from xpucached.host.drivers import mapped_drivers
+from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning.attribution import attribute
 from xpucached.processes.output import Trace
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from xpucached.domain.host import Host
-    from xpucached.domain.models import Attribution, Model
+    from xpucached.domain.models import Attribution, Model, Run
     from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
     from xpucached.processes.results import RunResult
@@ -170,3 +172,16 @@ def untold(context: Context, model: Model, executions: Iterable[RunResult]) -> s
         f"it told nothing of entries of {', '.join(kinds)}, which its last proof used: does it let its stderr through?"
     )
     return why if kinds else ""
+
+
+def libraries(run: Run, executions: Sequence[RunResult], reached: frozenset[Path]) -> Libraries | None:
+    """Return which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
+    seen = frozenset(Path(path) for one in executions for path in one.mapped)
+    drivers = mapped_drivers(seen, run.started)
+    further = tuple(path for path in drivers if path not in reached)
+    preflight = KINDS[MODELS].preflight
+    runtimes = preflight.mapped(seen, run.started) if preflight is not None else ()
+    libraries = Libraries(runtimes, drivers, further)
+    # Who tells of entries has a runtime or a driver: if none was seen, it ran elsewhere (in a container, say).
+    elsewhere = not (runtimes or drivers) and any(one.traced for one in executions)
+    return None if elsewhere or not seen else libraries

@@ -82,12 +82,15 @@ class StatusKeeper:
 
     async def _get(self) -> Status:
         context, catalog = self._context, self._context.catalog
+        # What is said of the driver and of the models is of one host, whatever a survey finds meanwhile.
+        host, present, running = context.host, context.present, self._prewarmer.running
+        due = context.notices != context.noticed
 
         def look() -> tuple[tuple[ModelStatus, ...], Summary, tuple[StoreStatus, ...], tuple[DriverChange, ...]]:
             # One way into a thread and back: while a scan has the processor, each way costs milliseconds.
             with catalog.moment():
                 return (
-                    self._prewarmer.statuses_now(),
+                    self._prewarmer.statuses_now(present, running),
                     catalog.read(catalog_summary),
                     catalog.read(all_stores),
                     catalog.read(driver_changes, 5),
@@ -97,7 +100,7 @@ class StatusKeeper:
         saved = await self._accountant.saved()
         trouble = catalog.trouble
         problems = (
-            *((*context.host.problems, *verdicts.of_drivers(context.host)) if context.host else ()),
+            *((*host.problems, *verdicts.of_drivers(host)) if host else ()),
             *self._models.problems,
             *self._finder.problems,
             *self._explainer.problems(models),
@@ -105,14 +108,14 @@ class StatusKeeper:
             *context.problems.all(),
             *([catalog_failing(trouble.message, trouble.hint)] if trouble else []),
         )
-        verdict, sentence = verdicts.verdict(context.host, models, problems, starting=not context.ready)
+        verdict, sentence = verdicts.verdict(host, models, problems, starting=not context.ready)
         return Status(
             __version__,
             verdict,
             sentence,
             os.getpid(),
             self._started,
-            context.host,
+            host,
             problems,
             summary.entries,
             summary.defective,
@@ -125,7 +128,7 @@ class StatusKeeper:
             replace(self._watching, compiled=self._tracker.compiled, compiling=self._tracker.compiling),
             context.looked,
             context.settings.schedule.scan_interval,
-            context.notices != context.noticed,
+            due,
             context.is_busy(),
             saved,
             self._ahead.shown,

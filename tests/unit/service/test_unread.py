@@ -91,7 +91,7 @@ class House:
     @property
     def models(self) -> dict[ModelName, ModelStatus]:
         """How the models stand."""
-        return {one.name: one for one in self.service.prewarmer.statuses_now()}
+        return {one.name: one for one in asyncio.run(self.service.prewarmer.statuses())}
 
     @property
     def warmth(self) -> dict[ModelName, Warmth]:
