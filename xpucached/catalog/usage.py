@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MONTH: Final = 30
 """Days."""
 
+_NO_END: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+
 _BYTES: Final = "CASE WHEN entries.image_size > 0 THEN entries.image_size ELSE entries.allocated END"
 # Totals, as floats: a forged file may claim so many bytes that two of them leave 64 bits.
 _SUMS: Final = (
@@ -176,34 +178,27 @@ def saved(connection: sa.Connection, now: datetime) -> Saved:
     """Return what programs did not have to wait for, as far as it was seen."""
     month, today = days.days_back(connection, now, MONTH), days.day_of(now)
     avoided = [(one.day, one.avoided_seconds) for one in month if one.avoided_seconds is not None]
-    changes = driver_changes(connection, 1)
-    last = changes[0].at if changes else None
+    last = next((change.at for change in driver_changes(connection, 1)), None)
     return Saved(
         next((seconds for day, seconds in avoided if day == today), None),
         sum(seconds for _, seconds in avoided) if avoided else None,
         any(one.estimated_seconds for one in month),
         sum(one.spared_seconds for one in month),
         last,
-        # What was compiled on the day of a change, before it, is little: then nothing was missing.
-        sum(one.spared_seconds for one in days.days_between(connection, days.day_of(last))) if last else 0.0,
+        _rebuilt(connection, last, _NO_END)[2] if last else 0.0,
     )
 
 
 def upgrade_costs(connection: sa.Connection, count: int) -> tuple[UpgradeCost, ...]:
     """Return what the newest changes of the driver came to, newest first."""
     changes = driver_changes(connection, count)
-    ends = [datetime.max.replace(tzinfo=UTC) - timedelta(days=1), *(one.at for one in changes)]
+    ends = [_NO_END, *(one.at for one in changes)]
     return tuple(_upgrade(connection, one, end) for one, end in zip(changes, ends, strict=False))
 
 
 def _upgrade(connection: sa.Connection, change: DriverChange, end: datetime) -> UpgradeCost:
-    b, r = BUILDS.c, RUNS.c
-    rebuilt, seconds = connection.execute(
-        sa.select(sa.func.count(), sa.func.total(b.seconds)).where(
-            b.at >= change.at, b.at < end, b.origin == Origin.REBUILT.value
-        )
-    ).one()
-    spared = sum(one.spared_seconds for one in days.days_between(connection, days.day_of(change.at), days.day_of(end)))
+    r = RUNS.c
+    rebuilt, seconds, spared = _rebuilt(connection, change.at, end)
     runs = connection.execute(
         sa.select(r.passes).where(
             r.started >= change.at, r.started < end, r.reason == WarmReason.DRIVER.value, r.finished.is_not(None)
@@ -216,12 +211,28 @@ def _upgrade(connection: sa.Connection, change: DriverChange, end: datetime) -> 
         tuple(sorted({one.toolchain for one in change.vanished})),
         rebuilt,
         seconds,
-        min(spared, seconds) if rebuilt else 0.0,
+        spared,
         len(runs),
         sum(float(one["seconds"]) for row in runs for one in row.passes),
         cooled,
         warm_at,
     )
+
+
+def _rebuilt(connection: sa.Connection, since: datetime, end: datetime) -> tuple[int, float, float]:
+    """Return how many entries were rebuilt between two moments, what that took, and what models are spared, in seconds.
+
+    What is spared is kept by days: of what was on the first and the last of these days no more is counted than was
+    rebuilt between the moments.
+    """
+    b = BUILDS.c
+    rebuilt, seconds = connection.execute(
+        sa.select(sa.func.count(), sa.func.total(b.seconds)).where(
+            b.at >= since, b.at < end, b.origin == Origin.REBUILT.value
+        )
+    ).one()
+    spared = sum(one.spared_seconds for one in days.days_between(connection, days.day_of(since), days.day_of(end)))
+    return rebuilt, seconds, min(spared, seconds)
 
 
 def _warm_again(connection: sa.Connection, since: datetime, end: datetime) -> tuple[int, datetime | None]:

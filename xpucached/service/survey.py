@@ -118,7 +118,7 @@ class Surveyor:
             await self._survey(force=force)
 
     async def _survey(self, *, force: bool) -> None:
-        settings, old = self._context.settings, self._context.host
+        settings, old, now = self._context.settings, self._context.host, self._context.clock()
         # The drivers are asked with our own variables below these, so the files are those that they name together.
         files = await asyncio.to_thread(self._own_files)
         before = old.seen_with(None) if old is not None else None
@@ -152,6 +152,8 @@ class Surveyor:
         found = replace(found, drivers=tuple(drivers))
         if found == old:
             return
+        # Whichever driver was asked, and if none was: it is now that things are found to be so.
+        found = replace(found, surveyed=now)
         await self._context.write(record_survey, found)
         self._context.host = found
         if old is not None:

@@ -184,6 +184,10 @@ def test_what_a_driver_change_came_to(catalog: Catalog) -> None:
     catalog.write(days.note_warmth, (net,), before)
     catalog.write(record_survey, host(NEW, at=change))
     catalog.write(days.note_warmth, (replace(net, warmth=Warmth.COLD),), NOW)
+    # What was rebuilt on the same day, but before, was for another driver.
+    catalog.write(record_build, built("b/0", 1.5, "net"), before)
+    saved = catalog.read(usage.saved, NOW)
+    assert (saved.upgraded, saved.spared_month, saved.spared_upgrade) == (change, 1.5, 0.0)
     (cost,) = catalog.read(usage.upgrade_costs, 5)
     assert (cost.cooled, cost.warm_at, cost.rebuilt, cost.spared_seconds) == (1, None, 0, 0.0)
 
@@ -194,6 +198,7 @@ def test_what_a_driver_change_came_to(catalog: Catalog) -> None:
     (cost,) = catalog.read(usage.upgrade_costs, 5)
     assert (cost.at, cost.appeared, cost.vanished) == (change, (NEW.toolchain,), (OLD.toolchain,))
     assert (cost.rebuilt, cost.replay_seconds, cost.spared_seconds) == (1, 2.5, 2.5)
+    assert catalog.read(usage.saved, NOW).spared_upgrade == 2.5
     assert (cost.runs, cost.run_seconds, cost.cooled, cost.warm_at) == (1, 12.0, 1, warm)
 
 

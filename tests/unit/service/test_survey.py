@@ -5,10 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from tests.support import catalogs
-from xpucached.domain.host import ProbeReport
+from tests.support.builders import sycl_target
+from xpucached.catalog.models import add_model
+from xpucached.catalog.surveys import driver_changes
+from xpucached.domain.host import DriverFile, Host, ProbeReport
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.names import ModelName
 from xpucached.processes import driver_probe
 from xpucached.service import survey
 from xpucached.service.context import Context
@@ -17,7 +26,6 @@ from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     import pytest
 
@@ -54,3 +62,44 @@ def test_a_driver_is_asked_again_with_other_variables_though_its_files_stayed(
     assert asked == [{}, {"NEOReadDebugKeys": "1"}, {}]
     assert first == second == last
     assert third == fourth == f"{first}-{third.partition('-')[2]}" != first
+
+
+def test_a_change_is_as_old_as_the_survey_that_found_it_whichever_driver_changed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's own driver is not asked again when only one changed to which models' own variables lead."""
+    now = start = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    asked: list[str] = []
+    led = [DriverFile(Path("/d/libintelocl.so"), Path("/d/1"), None, 1, start, None, None)]
+
+    def ask(variables: Mapping[str, str], *_: object) -> ProbeReport:
+        asked.append(variables.get("OCL_ICD_FILENAMES", ""))
+        return ProbeReport()
+
+    def targets(host: Host) -> Host:
+        release = host.driver[0].target.name if host.driver else "own"
+        return replace(host, environments=(sycl_target("OpenCL", "CPU", "3.0", release),))
+
+    monkeypatch.setattr(driver_probe, "ask", ask)
+    monkeypatch.setattr(survey, "driver_files", lambda variables: led if "OCL_ICD_FILENAMES" in variables else ())
+    monkeypatch.setattr(survey, "with_targets", targets)
+
+    async def surveyed(context: Context) -> None:
+        nonlocal now
+        surveyor = Surveyor(context)
+        await surveyor.survey()
+        now = start + timedelta(minutes=3)
+        led[0] = replace(led[0], target=Path("/d/2"))
+        await surveyor.survey()
+        now += timedelta(minutes=1)
+        await surveyor.survey()
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        variables = {"OCL_ICD_FILENAMES": "/d/libintelocl.so"}
+        catalog.write(add_model, Model(ModelName("net"), Workload(("/bin/true",), Path("/"), variables)))
+        context = Context(settings("{}"), catalog, {}, lambda: now)
+        asyncio.run(surveyed(context))
+        (change,) = catalog.read(driver_changes)
+    assert asked == ["", "/d/libintelocl.so", "/d/libintelocl.so"]
+    assert [one.toolchain for one in (*change.vanished, *change.appeared)] == ["1", "2"]
+    assert change.at == context.present.surveyed == start + timedelta(minutes=3)
