@@ -272,7 +272,7 @@ def test_check_of_a_warm_host_with_a_problem(
 ) -> None:
     served.service.problems = (Problem(code, "this | that."),)
 
-    line = f"XPUCACHED {level.name} - This host is warm. But this / that. | {FIGURES}\n"
+    line = f"XPUCACHED {level.name} - This host is warm; but this / that. | {FIGURES}\n"
     assert run(capsys, "status", "--check") == (level, line, "")
 
 

@@ -88,9 +88,9 @@ def test_a_check_knows_nothing_between_a_change_of_the_driver_and_its_answer(hos
     host.until(lambda: host.ask("status")["look_due"] is True)
     checked = host.ctl("status", "--check", check=None)
     assert checked.returncode == 3
-    assert "has not answered since" in checked.stdout
+    assert "no look at it has ended well since" in checked.stdout
     host.until(lambda: not host.ask("status")["look_due"])
-    assert "has not answered since" not in host.ctl("status", "--check", check=None).stdout
+    assert "no look at it has ended well since" not in host.ctl("status", "--check", check=None).stdout
 
 
 def test_a_refused_configuration_is_not_known_to_be_well(host: Daemon) -> None:

@@ -171,7 +171,8 @@ def check(value: Status, now: datetime) -> Check:
     further += [(PROBLEMS[one.code], one.message) for one in value.problems if one.code in PROBLEMS]
     further = _worst_first(further)
     said = "; ".join(dict.fromkeys(text for _, text in further[:_SAID]))
-    sentence = f"{value.sentence} But {said}" if said else value.sentence
+    # What ends the first sentence may be a command, after which no full stop may stand.
+    sentence = f"{value.sentence.removesuffix('.')}; but {said}" if said else value.sentence
     states = [one for one, _ in _worst_first([(state, ""), *further])]
     by = [one.warmth for one in value.models]
     figures = _figures(
@@ -190,7 +191,7 @@ def _of_looks(value: Status, now: datetime) -> Iterable[_Found]:
     elif overdue(value.looked, value.look_every, now):
         yield CheckState.OVERDUE, f"the last look at the host and its stores was at {value.looked:%Y-%m-%d %H:%M} UTC"
     if value.look_due:
-        yield CheckState.NO_ANSWER, "the driver may have changed, and has not answered since"
+        yield CheckState.NO_ANSWER, "the driver may have changed, and no look at it has ended well since"
 
 
 # -- the host's daemon ----------------------------------------------------------------------------------------------

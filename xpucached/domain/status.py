@@ -52,7 +52,7 @@ class Status(Struct, frozen=True):
     watching: Watching = field(default_factory=Watching)
     looked: AwareDatetime | None = None  #: when the last whole look began in which nothing failed
     look_every: float = 0.0  #: seconds after which it is made again
-    look_due: bool = False  #: the driver may have changed, and has not answered since
+    look_due: bool = False  #: the driver may have changed, and no look at it has ended well since
     busy: bool = False  #: something goes on, or has yet to begin
     saved: Saved | None = None
     ahead: tuple[Ahead, ...] = ()  #: drivers that lie here and are not installed yet

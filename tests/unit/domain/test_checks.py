@@ -128,9 +128,9 @@ OF_THE_HOST: Final[Mapping[CheckState, Sequence[HostStatus]]] = {
 def test_each_state_of_a_user_s_daemon(state: CheckState, made: Status) -> None:
     judged = check(made, NOW)
     assert (judged.states[0], judged.level) == (state, LEVELS[state])
-    assert judged.sentence.startswith(made.sentence)
+    assert judged.sentence.startswith(made.sentence.removesuffix("."))
     # What the first sentence does not say stands behind it.
-    assert (" But " in judged.sentence) == (len(judged.states) > 1)
+    assert ("; but " in judged.sentence) == (len(judged.states) > 1)
 
 
 @pytest.mark.parametrize(("state", "made"), [(state, one) for state, some in OF_THE_HOST.items() for one in some])
@@ -159,7 +159,7 @@ def test_the_worst_counts_and_the_others_are_said() -> None:
     judged = check(made, NOW)
     assert judged.level is Level.CRITICAL
     assert judged.states == (CheckState.FAILED, CheckState.REFUSED, CheckState.AT_WORK)
-    assert judged.sentence == f"{made.sentence} But this and that; a replay is under way or waits"
+    assert judged.sentence == f"{made.sentence.removesuffix('.')}; but this and that; a replay is under way or waits"
 
     cold = replace(ANN, warm=0, cold=2)
     assert check_host(host(cold, UserStatus("new", 2)), NOW).sentence == (
