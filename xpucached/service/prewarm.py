@@ -193,6 +193,7 @@ class Prewarmer:
         reached = await asyncio.to_thread(self._surveyor.reached, model)
         run = await self._context.write(begin_run, model, warm.reason, signature, context.clock())
         self._running.add(model.name)
+        self.throttle.waiting.pop(model.name, None)
         occasion = self.throttle.run_priority(warm.reason).occasion
         context.events.post(
             "run-started",

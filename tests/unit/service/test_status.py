@@ -114,5 +114,8 @@ def test_a_model_is_being_warmed_until_what_came_of_it_is_written_down(
     monkeypatch.setattr(Surveyor, "reached", lambda *_: frozenset())
     monkeypatch.setattr(Prewarmer, "_carry_out", carry_out)
     monkeypatch.setattr(Prewarmer, "_finish", finish)
+    prewarmer.throttle.admit([NET.name], "the processor is busy")
     asyncio.run(warm())
-    assert seen == [Warmth.COLD, Warmth.WARMING, Warmth.WARM]
+    # It has had its turn: when it waits once more, it is since then.
+    assert prewarmer.throttle.waiting == {}
+    assert seen == [Warmth.WAITING, Warmth.WARMING, Warmth.WARM]
