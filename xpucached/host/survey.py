@@ -125,7 +125,9 @@ def _problems(reported: Iterable[Problem], devices: Sequence[Device], *, has_gpu
         if has_gpu or problem.code not in _ONLY_FOR_GPUS:
             problems.append(problem)
     if not has_gpu and not any(is_gpu(one) for one in offered):
-        cost = "programs use the Intel CPU device" if offered else "nothing can be warmed; indexing and evicting work"
+        cost = (
+            "programs use the Intel CPU device" if offered else "the host's own driver offers nothing to warm models on"
+        )
         problems.append(Problem("no-gpu", f"no Intel GPU is in this machine: {cost}"))
     return tuple(dict.fromkeys(problems))
 

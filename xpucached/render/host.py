@@ -61,7 +61,8 @@ def drivers_in_use(value: Host, style: TextStyle) -> str:
 
 def devices(value: Host, style: TextStyle) -> str:
     """Write devices, environments, driver files and problems of the host."""
-    parts = [device_table(value.devices, style) if value.devices else "no devices"]
+    none = "no devices by the host's own driver" if value.offered else "no devices"
+    parts = [device_table(value.devices, style) if value.devices else none]
     if value.environments:
         parts.append(section("What programs use now", _targets(value.environments, style), style))
     if value.driver:

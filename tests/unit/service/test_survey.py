@@ -18,7 +18,10 @@ from xpucached.catalog.surveys import driver_changes
 from xpucached.domain.host import DriverFile, Host, ProbeReport
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
+from xpucached.host import survey as host_survey
 from xpucached.processes import driver_probe
+from xpucached.render import host as render
+from xpucached.render.text import TextStyle
 from xpucached.service import survey
 from xpucached.service.context import Context
 from xpucached.service.survey import Surveyor
@@ -101,5 +104,10 @@ def test_a_change_is_as_old_as_the_survey_that_found_it_whichever_driver_changed
         asyncio.run(surveyed(context))
         (change,) = catalog.read(driver_changes)
     assert asked == ["", "/d/libintelocl.so", "/d/libintelocl.so"]
+    # The host's own driver has no device, and models are warmed with the other one.
+    shown = render.devices(replace(context.present, environments=()), TextStyle(start))
+    assert shown.startswith("no devices by the host's own driver\n")
+    (problem,) = host_survey._problems((), (), has_gpu=False)
+    assert "nothing can be warmed" not in problem.message
     assert [one.toolchain for one in (*change.vanished, *change.appeared)] == ["1", "2"]
     assert change.at == context.present.surveyed == start + timedelta(minutes=3)
