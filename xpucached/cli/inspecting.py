@@ -17,6 +17,7 @@ from xpucached.api import requests
 from xpucached.api.endpoints import VERSION
 from xpucached.cli import connect
 from xpucached.cli.output import say
+from xpucached.cli.progress import told_what_is_read
 from xpucached.domain.models import check_name
 from xpucached.domain.stores import StoreOrigin
 from xpucached.errors import NotFound, RequestError, RunFailed, XpucachedError
@@ -28,7 +29,7 @@ from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from xpucached.api.client import Client
     from xpucached.cli.output import Output
@@ -73,8 +74,9 @@ def run(options: Namespace) -> int:
             message = f"{options.target}: no such file, and no model that is known here: {error.message}"
             raise NotFound(message, hint=error.hint) from error
     found = devices.asked(options.device) if options.device else devices.here(known.versions)
-    one = Inspector(found, rate=known.rate, used=known.used, kept_in=known.kept_in, tell=_progress(options))
-    value = one.inspect(options.target, paths)
+    with told_what_is_read(quiet=options.quiet) as tell:
+        one = Inspector(found, rate=known.rate, used=known.used, kept_in=known.kept_in, tell=tell)
+        value = one.inspect(options.target, paths)
     if options.json:
         print(codec.dumps({"api": VERSION, "data": codec.to_json(value)}).decode("ascii"))
     elif options.quiet:
@@ -96,28 +98,13 @@ def of_model(output: Output, name: ModelName, limit: float) -> Inspection | None
     model = output.client.call(requests.GetModel(name=name)).value
     told = _asked(output.client, model)
     found = devices.here(told.versions) or (devices.CPU,)
-    one = Inspector(
-        found,
-        rate=told.rate,
-        used=told.used,
-        kept_in=told.kept_in,
-        tell=_progress(output.options),
-        limit=limit,
-    )
+    kept = told.kept_in
     try:
-        return one.inspect(name, _programs(model))
+        with told_what_is_read(quiet=output.options.quiet) as tell:
+            one = Inspector(found, rate=told.rate, used=told.used, kept_in=kept, tell=tell, limit=limit)
+            return one.inspect(name, _programs(model))
     except NotFound:
         return None
-
-
-def _progress(options: Namespace) -> Callable[[str], None]:
-    if options.quiet or not sys.stderr.isatty():
-        return lambda _: None
-
-    def tell(name: str) -> None:
-        print(f"\r\x1b[K{plain(name)[-70:]}\r", end="", file=sys.stderr, flush=True)
-
-    return tell
 
 
 def _model(client: Client, name: str) -> ModelStatus:

@@ -140,3 +140,17 @@ def told_in_steps(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
         return
     with _bar() as update:
         yield update
+
+
+@contextmanager
+def told_what_is_read(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Give what shows whoever sits at a terminal what is read just now; logs have no use for it."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _name: None
+        return
+    with _bar() as update:
+        yield lambda name: update(0, 0, plain(name)[-_LONGEST_NAME:])
+
+
+_LONGEST_NAME: Final = 50
+"""Characters of a path that fit beside the bar: its end says most."""

@@ -1,0 +1,45 @@
+"""`inspect` as whoever sits at a terminal sees it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def on_a_terminal(*given: str, home: Path) -> tuple[int, str]:
+    """Run a command on a pseudo-terminal; give its status, and all that the terminal got."""
+    ours, theirs = pty.openpty()
+    environ = {"HOME": str(home), "XDG_RUNTIME_DIR": str(home), "TERM": "xterm", "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "xpucached.cli", "--user", *given]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ) as started:
+        os.close(theirs)
+        got = bytearray()
+        while True:
+            try:
+                piece = os.read(ours, 1 << 16)
+            except OSError:  # Linux says so when the other end is closed.
+                break
+            if not piece:
+                break
+            got += piece
+    os.close(ours)
+    return started.returncode, got.decode()
+
+
+def test_what_is_read_is_shown_on_a_terminal_and_leaves_no_trace(tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"lib{number}.so").write_bytes(b"\x7fELF" + bytes(2000))
+    status, got = on_a_terminal("inspect", str(folder), "--device", "B580", home=tmp_path)
+    assert status in {0, 1}
+    # Control characters that are made visible are what nobody is to see; the bar's own are real.
+    assert "\\x" not in got
+    assert "\x1b[" in got
+    assert "lib9.so: it is no" in got
