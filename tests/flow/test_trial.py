@@ -8,6 +8,7 @@ import shutil
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -15,21 +16,25 @@ from msgspec.structs import replace
 from tests.flow.test_upkeep import alone
 from tests.support import catalogs
 from tests.support.builders import SyclStore, sycl_target
-from xpucached.api.requests import PrewarmModels
+from xpucached.api.requests import AddModel, PrewarmModels
 from xpucached.catalog import Catalog
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.models import add_model, remove_model
 from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import Host
-from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Warmth, Workload
+from xpucached.domain.jobs import JobState
+from xpucached.domain.models import Attribution, Model, Outcome, RemovedModel, WarmReason, Warmth, Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import PrewarmReport, Warm
 from xpucached.domain.recipes import Recording
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import RunSpec, Variant
 from xpucached.kinds import sycl
-from xpucached.service import recordings, trial
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import Service, recordings, trial
+from xpucached.service.context import Context
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -278,6 +283,65 @@ def test_a_model_that_was_not_warmed_meanwhile_is_not_called_warm(
     assert (report.runs, report.covered) == ((), ())
     (deferred,) = report.deferred
     assert ("removed meanwhile" if removed else "could not be warmed, once") in deferred.why
+
+
+@pytest.mark.parametrize("way", ["removed", "file-gone", "replaced"])
+def test_what_runs_ends_with_its_model_and_blocks_nobody(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    folder, done = tmp_path / "models.d", tmp_path / "done"
+    folder.mkdir()
+    name, long, short = ModelName("long"), ("/bin/sleep", "120"), ("/bin/touch", str(done))
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "XPUCACHED_PATHS_MODELS": str(folder)}
+    environ |= {"XPUCACHED_STORES_FOUND": "false"}
+    asked = AddModel(name=name, command=long, directory=tmp_path, variables={"PATH": "/bin"}, timeout=300.0)
+    if way == "file-gone":
+        text = f'command = ["/bin/sleep", "120"]\ndirectory = "{tmp_path}"\n'
+        (folder / "long.toml").write_text(text, encoding="utf-8")
+    offer(catalog)
+
+    async def end() -> tuple[Job, RemovedModel | None]:
+        settings = loading.load(None, user=True, environ=environ)
+        service = Service(Context(settings, catalog, {}), ProcessStarter({}, "test"))
+        context, removed = service.context, None
+        # This host's drivers are of no interest here.
+        monkeypatch.setattr(service.surveyor, "meet_drivers", AsyncMock())
+        await service.models.load()
+        if way != "file-gone":
+            await service.models.add(asked)
+        job = await service.prewarmer.start(PrewarmModels(models=(name,)))
+        while "pass" not in context.jobs.job(job.id).progress.detail:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+        # What is as it was goes on.
+        await service.models.load()
+        if way != "file-gone":
+            await service.models.add(replace(asked, if_changed=True))
+        assert context.jobs.job(job.id).finished is None
+        if way == "removed":
+            removed = await service.models.remove(name)
+        elif way == "file-gone":
+            (folder / "long.toml").unlink()
+            await service.models.load()
+        else:
+            await service.models.add(replace(asked, command=short, replace=True))
+        ended = await context.jobs.wait(job.id, 30)
+        assert not context.locks.changing.locked()
+        await service.stop()
+        return ended, removed
+
+    job, removed = asyncio.run(end())
+    assert job.state is not JobState.RUNNING
+    assert removed == (RemovedModel(name, ended=True) if way == "removed" else None)
+    report = job.report
+    assert isinstance(report, PrewarmReport)
+    if way == "replaced":
+        # It was asked for, and so it is run as it is now.
+        new, old = catalog.read(newest_runs, name, 5)
+        assert (old.outcome, old.detail) == (Outcome.CANCELLED, "its model was changed")
+        assert (new.outcome, done.exists()) == (Outcome.UNCACHED, True)
+        assert [one.id for one in report.runs] == [new.id]
+    else:
+        assert [one.why for one in report.deferred] == ["it was removed meanwhile"]
 
 
 @pytest.mark.parametrize("taken", [False, True])

@@ -30,6 +30,7 @@ from xpucached.domain.models import (
     Outcome,
     Pass,
     RanOn,
+    RemovedModel,
     Run,
     Trial,
     WarmReason,
@@ -405,10 +406,11 @@ class Standin:
         self.registered[request.name] = made
         return made
 
-    async def remove_model(self, name: ModelName) -> None:
+    async def remove_model(self, name: ModelName) -> RemovedModel:
         """Forget a model."""
         await self.model(name)
         del self.registered[name]
+        return RemovedModel(name)
 
     async def why(self, name: ModelName) -> Diagnosis:
         """Return why."""

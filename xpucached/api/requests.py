@@ -15,7 +15,7 @@ from xpucached.api.endpoints import Request, Right, declared, endpoint, need
 from xpucached.domain.diagnosis import Baseline, Diagnosis
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import Job
-from xpucached.domain.models import ModelStatus, Run, check_name, is_unit
+from xpucached.domain.models import ModelStatus, RemovedModel, Run, check_name, is_unit
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.queries import EntryPage, EntryQuery
@@ -188,8 +188,8 @@ class AddModel(Request[ModelStatus], frozen=True, kw_only=True):
 
 
 @endpoint("DELETE", "/v1/models/{name}", right=Right.CHANGE)
-class RemoveModel(Request[None], frozen=True, kw_only=True):
-    """Forget a model; its entries stay until they are evicted."""
+class RemoveModel(Request[RemovedModel], frozen=True, kw_only=True):
+    """Forget a model, and end its run if it runs; its entries stay until they are evicted."""
 
     name: ModelName
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
 from xpucached.cli import capture_env, workload_options
-from xpucached.domain.models import Added
+from xpucached.domain.models import Added, RemovedModel
 from xpucached.domain.workloads import Loader
 from xpucached.errors import RequestError
 from xpucached.printing import plain
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xpucached.cli.output import Output
+    from xpucached.render.text import TextStyle
 
 
 def _add(output: Output) -> int:
@@ -56,10 +57,11 @@ _ADDED: Final[Mapping[Added | None, str]] = {Added.REPLACED: "replaced", Added.S
 
 
 def _remove(output: Output) -> int:
-    name = output.options.name
-    return output.ask(
-        requests.RemoveModel(name=name), lambda _value, _style: f"removed {plain(name)}", lambda _value: ""
-    )
+    return output.ask(requests.RemoveModel(name=output.options.name), _removed, lambda _value: "")
+
+
+def _removed(value: RemovedModel, _style: TextStyle) -> str:
+    return f"removed {plain(value.name)}{'; it was running, and its run was cancelled' if value.ended else ''}"
 
 
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {

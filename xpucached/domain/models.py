@@ -256,6 +256,13 @@ class Warmth(StrEnum):
     UNCACHED = "uncached"  #: it uses no cache that we know, so there is nothing to warm
 
 
+class RemovedModel(Struct, frozen=True):
+    """What the removal of a model did."""
+
+    name: ModelName
+    ended: bool = False  #: it ran, and its run was cancelled
+
+
 class ModelStatus(Struct, frozen=True):
     """A model, how it stands, and its figures."""
 

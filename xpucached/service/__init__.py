@@ -3,9 +3,9 @@
 What all of them share is in `context`.  Looks: `reconcile`, `survey` (the host), `scan` (the stores, which
 `store_finder` finds), `models` (their files), `activity` (what programs do).  What follows from them, or is asked for:
 `verify` with `compare`, `replay` with `rebuild` and `publish`, `ahead` (a replay for a driver that is to come),
-`prewarm` with `trial`, `proofs` and `throttle`, `evict` and `trash`; `removals` finishes those of a dead daemon;
-`upkeep` does these unasked, and `automatic` shows what fails.  Answers: `status`, `explain`, `accounting`; which
-function answers which request says `handlers`.  Everything that blocks runs in threads.
+`prewarm` with `turns`, `trial`, `proofs` and `throttle`, `evict` and `trash`; `removals` finishes those of a dead
+daemon; `upkeep` does these unasked, and `automatic` shows what fails.  Answers: `status`, `explain`, `accounting`;
+which function answers which request says `handlers`.  Everything that blocks runs in threads.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
 from xpucached.service.jobs import Jobs
 from xpucached.service.problems import ClockGuard, ProblemList, clock_jumped
+from xpucached.service.turns import ModelTurns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -100,6 +101,7 @@ class Context:
         self.events = Events(clock, catalog)
         self.problems = ProblemList()
         self.jobs = Jobs(clock)
+        self.turns = ModelTurns()
         self.automatic = AutomaticWork(self)
         self.host: Host | None = catalog.read(last_survey)
         """What the last survey found; None before the first one ever."""

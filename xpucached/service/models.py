@@ -9,9 +9,17 @@ import pwd
 import shutil
 from typing import TYPE_CHECKING
 
-from xpucached.catalog.models import all_models, differences, find_model, register_model, remove_model, sync_file_models
+from xpucached.catalog.models import (
+    all_models,
+    differences,
+    find_model,
+    models_by_name,
+    register_model,
+    remove_model,
+    sync_file_models,
+)
 from xpucached.domain.host import Problem
-from xpucached.domain.models import REGISTERED, Added, Model, Workload
+from xpucached.domain.models import REGISTERED, Added, Model, RemovedModel, Workload
 from xpucached.domain.secrecy import of_problem
 from xpucached.errors import Conflict, Unavailable
 from xpucached.service.owners import foreign
@@ -49,6 +57,7 @@ class ModelKeeper:
     async def load(self) -> None:
         """Read the model files again; what a damaged one said before stays, and the damage is shown."""
         await asyncio.to_thread(self._load)
+        await self._end_outdated()
 
     def _load(self) -> None:
         config, catalog = self._context.settings, self._context.catalog
@@ -99,18 +108,28 @@ class ModelKeeper:
             register_model, model, replaces=request.replace, if_changed=request.if_changed
         )
         if added is not Added.SAME:
+            # What runs is of the old one, and would prove nothing of this one.
+            await self._end_outdated()
             await self._surveyor.meet_drivers()
             self._context.events.post("model-added", request.name, {"model": request.name})
         return added
 
-    async def remove(self, name: ModelName) -> None:
-        """Forget a model, and what other compilers cached for it; its entries stay until the policy lets them go."""
+    async def _end_outdated(self) -> frozenset[ModelName]:
+        return await self._context.turns.end_outdated(await self._context.read(models_by_name))
+
+    async def remove(self, name: ModelName) -> RemovedModel:
+        """Forget a model, end its run, and clear away what other compilers cached for it.
+
+        Its entries stay until the policy lets them go.
+        """
         model = await self._context.read(find_model, name)
         if model.source != REGISTERED:
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
         await self._context.write(remove_model, name)
+        ended = name in await self._end_outdated()
         # Where other compilers cached for it: nobody else looks there.
         own = self._context.settings.paths.cache / "models" / name
         await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
         await self._surveyor.meet_drivers()
         self._context.events.post("model-removed", name, {"model": name})
+        return RemovedModel(name, ended)

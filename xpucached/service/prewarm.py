@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.catalog.builds import count_built
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
 from xpucached.catalog.models import all_models, checked_models
@@ -30,7 +30,7 @@ from xpucached.service.throttle import Throttle
 from xpucached.service.trial import TrialRunner, concluded, needed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from xpucached.api import requests
     from xpucached.domain.host import Host
@@ -151,24 +151,32 @@ class Prewarmer:
                     if automatic and gives_way():
                         late += [Deferred(name, "something else comes first", None) for name in left]
                         break
-                    # Another job may have warmed it while this one waited.
-                    current = await self._look_again(warm, asked=named is not None, force=force)
-                    if isinstance(current, Deferred):
-                        late.append(current)
-                        continue
-                    if current is None:
+                    turn = functools.partial(self._turn, warm, tell, asked=named is not None, force=force)
+                    came = await self._context.turns.take(warm.model.name, turn)
+                    if came is None:
                         covered.append(warm.model.name)
-                        continue
-                    hindrance = await asyncio.to_thread(self._finder.hindrance, current)
-                    if hindrance:
-                        late.append(Deferred(warm.model.name, hindrance, None))
-                        continue
-                    runs.append(await self._warm(replace(warm, model=current), tell))
+                    elif isinstance(came, Deferred):
+                        late.append(came)
+                    else:
+                        runs.append(came)
             handle.progress(len(wanted), len(wanted))
             deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
             return PrewarmReport(tuple(runs), tuple(covered), (*deferred, *idle, *late))
 
         return work
+
+    async def _turn(
+        self, warm: Warm, tell: Callable[[str], None], *, asked: bool, force: bool
+    ) -> Run | Deferred | None:
+        """Warm a model, if it still needs that; None if it is warm, else why it is not warmed."""
+        # Another job may have warmed it while this one waited.
+        current = await self._look_again(warm, asked=asked, force=force)
+        if current is None or isinstance(current, Deferred):
+            return current
+        self._context.turns.runs(current)
+        if hindrance := await asyncio.to_thread(self._finder.hindrance, current):
+            return Deferred(current.name, hindrance, None)
+        return await self._warm(replace(warm, model=current), tell)
 
     async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | Deferred | None:
         """Return the model as it is now, if it still needs warming; None if it is warm, else why it is not warmed."""
@@ -215,14 +223,14 @@ class Prewarmer:
             wrong = unexpected(log, f"while {model.name} was warmed", error)
             course.outcome, course.detail = Outcome.FAILED, f"{wrong.message}; {wrong.hint}"
         except BaseException:
-            course.outcome, course.detail = Outcome.CANCELLED, "cancelled"
+            course.outcome, course.detail = Outcome.CANCELLED, context.turns.why_ended(model.name) or "cancelled"
             raise
         finally:
             try:
                 run = await asyncio.shield(
                     asyncio.ensure_future(asyncio.to_thread(self._finish, run, course, model, reached))
                 )
-                if course.outcome is not Outcome.CANCELLED and self._met_another_driver(run):
+                if course.outcome is not Outcome.CANCELLED and recordings.met_another_driver(context, run):
                     await self._surveyor.survey()
             finally:
                 # Not before its proof counts: until then it would be called as cold as it was.
@@ -271,19 +279,7 @@ class Prewarmer:
         for attempt in course.attempts:
             course.detail += await asyncio.to_thread(recordings.never_twice, self._context, attempt.executions)
         if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
-            course.detail += await asyncio.to_thread(self._covered, course.executions)
-
-    def _met_another_driver(self, run: Run) -> bool:
-        """Return whether a run's processes loaded a driver of which no variable of its model says so."""
-        known = {file.target for file in self._context.present.seen_by(run.model).driver}
-        return run.libraries is not None and not known.issuperset(run.libraries.further)
-
-    def _covered(self, executions: Sequence[RunResult]) -> str:
-        """Return how much of what a run needed after a driver change replay had made."""
-        used = frozenset().union(*(one.used for one in executions))
-        created = frozenset().union(*(one.created for one in executions))
-        made = self._context.catalog.read(count_built, used - created)
-        return f"; replay had made {made} of the {len(used | created)}" if made else ""
+            course.detail += await asyncio.to_thread(recordings.covered, self._context, course.executions)
 
     def _finish(self, run: Run, course: _Course, model: Model, reached: frozenset[Path]) -> Run:
         outcome, detail, attribution, trials = course.outcome, course.detail, course.attribution, course.trials

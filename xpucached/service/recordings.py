@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.catalog.builds import count_built
 from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.recipes import note_never_again
@@ -185,3 +186,17 @@ def libraries(run: Run, executions: Sequence[RunResult], reached: frozenset[Path
     # Who tells of entries has a runtime or a driver: if none was seen, it ran elsewhere (in a container, say).
     elsewhere = not (runtimes or drivers) and any(one.traced for one in executions)
     return None if elsewhere or not seen else libraries
+
+
+def met_another_driver(context: Context, run: Run) -> bool:
+    """Return whether a run's processes loaded a driver of which no variable of its model says so."""
+    known = {file.target for file in context.present.seen_by(run.model).driver}
+    return run.libraries is not None and not known.issuperset(run.libraries.further)
+
+
+def covered(context: Context, executions: Sequence[RunResult]) -> str:
+    """Return how much of what a run needed after a driver change replay had made."""
+    used = frozenset().union(*(one.used for one in executions))
+    created = frozenset().union(*(one.created for one in executions))
+    made = context.catalog.read(count_built, used - created)
+    return f"; replay had made {made} of the {len(used | created)}" if made else ""
