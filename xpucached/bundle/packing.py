@@ -62,7 +62,7 @@ def compressor(how: Compression) -> Compressor:
 def _needed() -> ModuleType:
     module = zstd()
     if module is None:
-        raise MissingExtra("zstd is not installed here", hint="pip install 'xpucached[share]', or export with gzip")
+        raise MissingExtra("zstd is not installed here", hint="in a clone: pip install '.[share]'; or export with gzip")
     return module
 
 

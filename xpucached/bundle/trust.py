@@ -15,7 +15,7 @@ import stat
 import tomllib
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import Struct
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from xpucached.bundle.members import Bundle
     from xpucached.bundle.writing import LayoutWriter
     from xpucached.messages import Json
+
+    SigningKey = EllipticCurvePrivateKey
 
 SIGNATURE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
@@ -55,8 +57,8 @@ def _library() -> ModuleType:
     try:
         import cryptography.hazmat.primitives.asymmetric.ec as found  # noqa: PLC0415 - an extra
     except ImportError:
-        hint = "pip install 'xpucached[share]'"
-        raise MissingExtra("signatures need the library cryptography, which is not installed here", hint=hint) from None
+        message = "signatures need the library cryptography, which is not installed here"
+        raise MissingExtra(message, hint="in a clone: pip install '.[share]'") from None
     return found
 
 
@@ -114,33 +116,40 @@ def keygen(name: Path, password: bytes | None = None) -> str:
     return hint_of(key.public_key())
 
 
-def private_key(given: str, password: bytes | None = None) -> EllipticCurvePrivateKey:
+def private_key(given: str, password: bytes | None = None) -> SigningKey:
     """Read a signing key: PEM text, or the path of a file that nobody else can read.  Raises `RequestError`."""
     ec = _library()
     from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
 
-    text = given.encode() if "-----BEGIN" in given else _secret(Path(given))
+    text, shared = (given.encode(), False) if "-----BEGIN" in given else _secret(Path(given))
+    if _PRIVATE.search(text) is None:
+        raise RequestError(f"{'this' if '-----BEGIN' in given else given} is no private key", hint=_MAKE_ONE)
+    if shared:  # said only of what is a key: somebody might do as the hint says to any other file
+        raise RequestError(f"{given} can be read by others: it is no secret", hint=f"chmod 600 {given}")
     try:
         key = form.load_pem_private_key(text, password)
     except (ValueError, TypeError) as error:
-        hint = "expected PKCS#8 in PEM; make one: xpucachectl bundle keygen NAME"
-        raise RequestError(f"the signing key cannot be used: {error}", hint=hint) from None
+        raise RequestError(f"the signing key cannot be used: {error}", hint=_MAKE_ONE) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise RequestError("the signing key is not one of the curve P-256", hint="xpucachectl bundle keygen NAME")
-    found: EllipticCurvePrivateKey = key
-    return found
+    return cast("SigningKey", key)
 
 
-def _secret(path: Path) -> bytes:
+_MAKE_ONE: Final = "expected PKCS#8 in PEM; make one: xpucachectl bundle keygen NAME"
+_PRIVATE: Final = re.compile(rb"^-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----", re.MULTILINE)
+
+
+def _secret(path: Path) -> tuple[bytes, bool]:
+    """Read a file that may be a key, and say whether others can read it, too.  Raises `NotFound` and `RequestError`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise NotFound(f"{path}: {error.strerror}", hint="name the file of a signing key") from error
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
-            raise RequestError(f"{path} can be read by others: it is no secret", hint=f"chmod 600 {path}")
-        return file.read(_LARGEST)
+        if not stat.S_ISREG(status.st_mode):
+            raise RequestError(f"{path} is no file", hint="name the file of a signing key")
+        return file.read(_LARGEST), bool(status.st_mode & 0o077)
 
 
 def hint_of(key: EllipticCurvePublicKey) -> str:
@@ -259,7 +268,7 @@ def _encoded(kind: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(payload), payload)
 
 
-def sign(layout: LayoutWriter, subjects: Sequence[Descriptor], key: EllipticCurvePrivateKey) -> list[Descriptor]:
+def sign(layout: LayoutWriter, subjects: Sequence[Descriptor], key: SigningKey) -> list[Descriptor]:
     """Write a signature over all of these, and a manifest for each that refers to it; give the manifests."""
     ec = _library()
     from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - an extra

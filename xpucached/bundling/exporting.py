@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ from xpucached import __version__
 from xpucached.bundle import members, packing, words
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling import drivers, sources
-from xpucached.bundling.signing import sign_all, signed_view
+from xpucached.bundling.signing import sign_all, signed_view, signing_key
 from xpucached.domain.bundles import BundleContent, BundleFacts, ExportReport, RecipeLine
 from xpucached.domain.plans import NoRecipe
 from xpucached.errors import Conflict, NotFound
@@ -145,6 +146,7 @@ class _Export:
 
 def export(order: ExportBundle, progress: Progress) -> ExportReport:
     """Write a bundle; see `ExportBundle`."""
+    key = signing_key(order.sign)
     settings = drivers.settings()
     with LayoutWriter(order.dest) as layout, sources.selected(order, settings) as chosen:
         if not chosen.entries:
@@ -159,13 +161,13 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
                 made += export_.images(used)
                 foreign = {one.environment for one in chosen.entries if one.environment not in used.driver.environments}
                 if foreign - {None}:
-                    notes.append(_unknown(foreign))
+                    notes.append(_unknown(foreign, order.model))
         recipes = export_.recipes()
         if recipes is not None:
             made.append(recipes)
         if not made:
             raise NotFound(f"nothing can travel: {_words(export_.skipped)}")
-        sign_all(layout, made, order.sign)
+        sign_all(layout, made, key)
         layout.finish()
     made_bundle = members.opened(order.dest)
     with made_bundle.layout:
@@ -181,11 +183,13 @@ def _check_switches(switches: Mapping[str, str], order: ExportBundle) -> None:
         )
 
 
-def _unknown(foreign: Iterable[Target | None]) -> str:
+def _unknown(foreign: Iterable[Target | None], model: str | None) -> str:
     some = sorted({one.toolchain for one in foreign if one is not None})
+    own = f'; with the variables of the model: eval "$(xpucachectl env {shlex.quote(model)})"' if model else ""
     return (
         f"of the driver {', '.join(some)} it is not known here by which libraries it compiles: its programs are"
-        " taken in nowhere, but rebuilt from their recipes (--driver-root DIR names a driver that is not installed)"
+        " taken in nowhere, but rebuilt from their recipes (--driver-root DIR names a driver that is not installed"
+        f"{own})"
     )
 
 

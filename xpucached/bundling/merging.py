@@ -10,7 +10,7 @@ from msgspec import Struct
 from xpucached.bundle import members, packing, words
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling.inspecting import check
-from xpucached.bundling.signing import sign_all
+from xpucached.bundling.signing import sign_all, signed_view, signing_key
 from xpucached.domain.bundles import BundleContent, BundleFacts, Compression, ExportReport
 from xpucached.errors import Conflict, RequestError
 
@@ -35,6 +35,7 @@ def merge(order: MergeBundles, progress: Progress) -> ExportReport:
     """Make one bundle of several; see `MergeBundles`."""
     if not order.sources:
         raise RequestError("there is nothing to merge", hint="xpucachectl bundle merge BUNDLE... DEST")
+    key = signing_key(order.sign)
     how = order.compression or packing.usual()
     opened: list[Bundle] = []
     try:
@@ -45,14 +46,14 @@ def merge(order: MergeBundles, progress: Progress) -> ExportReport:
             made = [_image(layout, how, some) for _, some in sorted(_images(opened).items())]
             recipes, count = _recipes(layout, how, opened)
             made += [] if recipes is None else [recipes]
-            sign_all(layout, made, order.sign)
+            sign_all(layout, made, key)
             layout.finish()
     finally:
         for one in opened:
             one.layout.close()
     final = members.opened(order.dest)
     with final.layout:
-        return ExportReport(final.view, recipes=count)
+        return ExportReport(signed_view(final), recipes=count)
 
 
 def _images(opened: list[Bundle]) -> dict[Target, list[tuple[Bundle, MemberManifest]]]:

@@ -52,11 +52,15 @@ def signed_view(bundle: Bundle) -> BundleView:
     return replace(bundle.view, unsigned=why)
 
 
-def sign_all(layout: LayoutWriter, made: list[Descriptor], given: str | None) -> None:
-    """Write the index, and if a key is given, signatures over all of it."""
+def signing_key(given: str | None) -> trust.SigningKey | None:
+    """Read the key that was given, before anything is done that it is for.  Raises `RequestError` and others."""
+    return trust.private_key(given, _password()) if given else None
+
+
+def sign_all(layout: LayoutWriter, made: list[Descriptor], key: trust.SigningKey | None) -> None:
+    """Write the index, and if there is a key, signatures over all of it."""
     top = members.put_index(layout, made)
-    if given:
-        key = trust.private_key(given, _password())
+    if key is not None:
         members.put_index(layout, made, trust.sign(layout, [top, *made], key))
 
 

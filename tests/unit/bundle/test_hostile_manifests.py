@@ -253,6 +253,8 @@ def test_recipes_that_two_bundles_hold_differently_are_not_merged(tmp_path: Path
     one, same, other = (recipes(tmp_path / name, text) for name, text in (("a", b"-a"), ("b", b"-a"), ("c", b"-c")))
     report = merge(MergeBundles((one, same), tmp_path / "ab"), lambda *_: None)
     assert report.recipes == 1
+    # Who signed it, or why nobody did, is said of what was merged, too.
+    assert (report.view.signer, report.view.unsigned) == (None, "it is not signed")
     with pytest.raises(Conflict, match="different recipes under one name"):
         merge(MergeBundles((one, other), tmp_path / "ac"), lambda *_: None)
     assert not (tmp_path / "ac").exists()

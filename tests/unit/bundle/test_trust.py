@@ -15,6 +15,8 @@ from tests.support.bundles import TARGET, facts, forge, good, packed, tar
 from xpucached.bundle import members, trust, words
 from xpucached.bundle.layout import Descriptor
 from xpucached.bundle.writing import LayoutWriter
+from xpucached.bundling.__main__ import carry_out
+from xpucached.domain.bundles import ExportBundle, MergeBundles
 from xpucached.errors import BadBundle, RequestError
 
 if TYPE_CHECKING:
@@ -234,6 +236,22 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
         trust.private_key(str(tmp_path / "a.key"), b"word")
     with pytest.raises(FileExistsError):
         trust.keygen(tmp_path / "a")
+
+
+def test_a_file_that_is_no_key_is_not_to_be_changed(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("root:x:0:0:root:/root:/bin/bash\n")
+    (tmp_path / "users").chmod(0o644)
+    (tmp_path / "a.pub").write_text("-----BEGIN PUBLIC KEY-----\n")
+    for name in ("users", "a.pub"):
+        # Before anything is looked at, read or written for it.
+        for order in (
+            ExportBundle(tmp_path / "made", tmp_path / "no store", sign=str(tmp_path / name)),
+            MergeBundles((tmp_path / "no bundle",), tmp_path / "made", sign=str(tmp_path / name)),
+        ):
+            with pytest.raises(RequestError, match=f"{name} is no private key") as refused:
+                carry_out(order, lambda *_: None)
+            assert "chmod" not in refused.value.hint
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_signature_that_names_itself_is_none(tmp_path: Path) -> None:
