@@ -21,16 +21,20 @@ from tests.support.api_stub import NASTY, NOW, Running, make_entry, make_status,
 from xpucached import __version__, cli, sockets
 from xpucached.api import requests
 from xpucached.api.endpoints import Right
-from xpucached.cli import program, progress, quick
+from xpucached.cli import commands_jobs, program, progress, quick
 from xpucached.domain.checks import Level, check
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Outcome
+from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import Kernel
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import Unavailable
+from xpucached.render import jobs
 from xpucached.render.status import monitoring
+from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -580,6 +584,17 @@ def test_failed_prewarming_has_its_status(
     assert status == 1
     assert json.loads(out)["data"]["report"]["runs"][0]["outcome"] == outcome
     assert "not every model is warm" in err
+
+
+def test_what_uses_no_cache_is_no_failure_of_prewarming(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    served.service.outcome = Outcome.UNCACHED
+    status, out, err = run(capsys, "prewarm", "--all")
+    assert (status, err) == (0, "")
+    assert out.startswith("uncached  resnet")
+    report = PrewarmReport((), (), (Deferred(ModelName("plain"), "it uses no cache", None, uncached=True),))
+    job = Job(JobId("prewarm-1"), "prewarm", JobState.DONE, NOW, NOW, report=report)
+    assert commands_jobs._verdict(job) == 0
+    assert jobs.job(job, TextStyle(NOW)) == "uncached  plain: it uses no cache"
 
 
 def test_a_dry_run_changes_nothing(served: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,11 +78,12 @@ class Warm(Struct, frozen=True):
 
 
 class Deferred(Struct, frozen=True):
-    """A model that needs warming but not now."""
+    """A model that is not warmed now, or for which there is nothing to warm."""
 
     model: ModelName
     why: str
     until: AwareDatetime | None
+    uncached: bool = False  #: it uses no cache that we know, and so is none that is cold
 
 
 class PrewarmPlan(Struct, frozen=True):

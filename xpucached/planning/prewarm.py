@@ -36,6 +36,11 @@ UNCACHED: Final = (
 NO_DEVICE: Final = "no device to warm it on"
 
 
+def nothing_to_warm(model: ModelName) -> Deferred:
+    """Say of a model that it uses no cache that is known."""
+    return Deferred(model, UNCACHED, None, uncached=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """Why a model is not warm."""
@@ -268,7 +273,7 @@ def plan_prewarm(
             covered.append(model.name)
             continue
         if uncached(model, mine, here) is not None:
-            deferred.append(Deferred(model.name, UNCACHED, None))
+            deferred.append(nothing_to_warm(model.name))
             continue
         failed = failure(model, mine, here, policy, now)
         if wanted is None or shut:

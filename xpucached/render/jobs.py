@@ -99,9 +99,9 @@ def prewarming(report: PrewarmReport, style: TextStyle) -> str:
             lines += [f"    {safe(line)}" for line in last if len(last) > 1]
             lines.append(f"  all of it: xpucachectl model show {plain(one.model)}")
     lines += [f"{style.paint('warm already', Colour.GREEN)}  {plain(name)}" for name in report.covered]
-    lines += [
-        f"{style.paint('not now', Colour.YELLOW)}  {plain(one.model)}: {plain(one.why)}" for one in report.deferred
-    ]
+    for late in report.deferred:
+        head = style.paint("uncached", Colour.DIM) if late.uncached else style.paint("not now", Colour.YELLOW)
+        lines.append(f"{head}  {plain(late.model)}: {plain(late.why)}")
     return "\n".join(lines) or "nothing to warm"
 
 

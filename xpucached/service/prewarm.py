@@ -22,7 +22,7 @@ from xpucached.errors import CatalogError, Conflict, HostError, NotFound, no_mod
 from xpucached.incidents import unexpected
 from xpucached.planning import verdict
 from xpucached.planning.baselines import summed
-from xpucached.planning.prewarm import UNCACHED, plan_prewarm
+from xpucached.planning.prewarm import nothing_to_warm, plan_prewarm
 from xpucached.service import recordings
 from xpucached.service.proofs import ProofKeeper
 from xpucached.service.store_finder import make
@@ -129,7 +129,7 @@ class Prewarmer:
             if named is not None and not force:
                 known = {one.model.name: one.warmth for one in await self.statuses() if one.model.name in named}
                 covered = sorted(name for name in known if known[name] is Warmth.WARM)
-                idle = [Deferred(name, UNCACHED, None) for name in known if known[name] is Warmth.UNCACHED]
+                idle = [nothing_to_warm(name) for name in known if known[name] is Warmth.UNCACHED]
                 wanted = [warm for warm in wanted if known.get(warm.model.name) not in _SETTLED]
             elif named is not None:
                 covered = []
@@ -183,7 +183,7 @@ class Prewarmer:
         known: dict[ModelName, Model | Deferred | None] = {}
         if asked:
             for one in await self.statuses():
-                idle = Deferred(one.model.name, UNCACHED, None) if one.warmth is Warmth.UNCACHED else None
+                idle = nothing_to_warm(one.model.name) if one.warmth is Warmth.UNCACHED else None
                 known[one.model.name] = one.model if force or one.warmth not in _SETTLED else idle
         else:
             # It may have failed meanwhile, too: what nobody asked for waits as long as the plan says.
