@@ -26,6 +26,7 @@ import pytest
 from tests.support.builders import SyclStore
 from tests.support.daemons import PATIENCE, Daemon, daemon
 from xpucached.domain.jobs import JobState, Progress
+from xpucached.domain.plans import ScanReport
 from xpucached.errors import CatalogError, Conflict
 from xpucached.kinds.sycl import entry_format
 from xpucached.service.jobs import Jobs
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.support.runtimes import Runtime
-    from xpucached.domain.plans import ScanReport
+    from xpucached.domain.jobs import Job
     from xpucached.service.jobs import Handle
 
 OLD = "2024.18.7.0.11_160000"
@@ -170,6 +171,20 @@ def test_the_look_of_a_start_is_shown_as_a_job_with_what_came_of_it(host: Daemon
     # The next look is nobody's job.
     host.ctl("scan")
     assert sorted(str(row["id"]) for row in host.rows("jobs")) == ["scan-0", "scan-1"]
+
+
+def test_what_came_to_its_end_has_done_all_of_it() -> None:
+    async def ended() -> Job:
+        jobs = Jobs(lambda: datetime.now(UTC))
+
+        async def work(handle: Handle) -> ScanReport:
+            handle.progress(8, 9, "here")
+            return ScanReport(0, 0, 0, 0, 0, 0.0)
+
+        return await jobs.wait(jobs.start("scan", work).id, 5)
+
+    job = asyncio.run(ended())
+    assert (job.state, job.progress) == (JobState.DONE, Progress(9, 9))
 
 
 def test_what_the_daemon_does_anyway_fails_for_itself_and_is_not_cancelled() -> None:

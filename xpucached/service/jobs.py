@@ -113,7 +113,10 @@ class Jobs:
             names = ", ".join(run.model for run in cold)
             sentence, hint = f"not warm: {names}: {cold[0].detail}", f"see: xpucachectl runs {cold[0].model}"
             state, error = JobState.FAILED, ErrorInfo(RunFailed.code, sentence, hint)
-        self.change(job, state=state, finished=self._clock(), report=report, error=error)
+        # What came to its end has done all of it, whenever it last told how far it was.
+        total = self._jobs[job].progress.total
+        progress = Progress(total, total) if total else None
+        self.change(job, state=state, finished=self._clock(), progress=progress, report=report, error=error)
 
     def change(
         self,
