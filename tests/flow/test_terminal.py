@@ -6,7 +6,15 @@ import os
 import pty
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+import pytest
+
+from xpucached import cli
+from xpucached.domain.inspection import Inspection
+from xpucached.render.inspection import inspection
+from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +38,28 @@ def on_a_terminal(*given: str, home: Path) -> tuple[int, str]:
             got += piece
     os.close(ours)
     return started.returncode, got.decode()
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "said"),
+    [
+        ("", 64, "no name is empty"),
+        ("/etc/passwd", 66, "/etc/passwd: neither a library"),
+        ("/no/such", 66, "xpucachectl: /no/such: no such file\n"),
+    ],
+)
+def test_what_cannot_be_inspected_is_refused(
+    target: str, status: int, said: str, capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    assert cli.main(["--user", "inspect", target, "--device", "cpu"]) == status
+    assert said in capsys.readouterr().err
+
+
+def test_one_of_something_is_not_several(tmp_path: Path) -> None:
+    told = Inspection("x", (), (), (), 1, (("folders that are too deep", 1), ("copies of what was read", 1)), (), 0.1)
+    said = inspection(told, TextStyle(datetime(2026, 5, 4, tzinfo=UTC)))
+    assert "1 folder that is too deep" in said
+    assert "1 copy of what was read" in said
 
 
 def test_what_is_read_is_shown_on_a_terminal_and_leaves_no_trace(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ class _Told(Struct, frozen=True):
 
 def run(options: Namespace) -> int:
     """Look through it, and print what was found; gives the exit status."""
+    if not options.target:
+        raise RequestError("inspect: no name is empty", hint="name a file, a wheel, a folder or a model")
     path = Path(os.path.normpath(Path(options.target).expanduser().absolute()))
     there = os.path.lexists(path)
     model: ModelStatus | None = None
@@ -70,10 +72,15 @@ def run(options: Namespace) -> int:
             if not hosts:
                 known = _asked(client, model)
     except XpucachedError as error:
+        if not there and os.sep in options.target:
+            raise NotFound(f"{options.target}: no such file") from error
         if not there:
             message = f"{options.target}: no such file, and no model that is known here: {error.message}"
             raise NotFound(message, hint=error.hint) from error
     found = devices.asked(options.device) if options.device else devices.here(known.versions)
+    if not found and model is not None:
+        # Where there is no GPU it runs on the processor.
+        found = (devices.CPU,)
     with told_what_is_read(quiet=options.quiet) as tell:
         one = Inspector(found, rate=known.rate, used=known.used, kept_in=known.kept_in, tell=tell)
         value = one.inspect(options.target, paths)

@@ -17,6 +17,8 @@ from xpucached.inspection.zips import ZipArchive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_NO_CODE: Final = "neither a library, a program, device code nor an archive, so there is nothing to tell of it"
+
 COPIES: Final = "copies of what was read"
 _MOST_FILES: Final = 1 << 21
 _MOST_NOTES: Final = 100
@@ -152,7 +154,7 @@ class SearchedFiles:
                     self._tell(name)
                     yield Found(name, opened.content, opened.check)
                 elif alone:
-                    self.skipped["files of another format"] += 1
+                    raise NotFound(f"{path}: {_NO_CODE}", hint="name a library, a program, a wheel or a folder")
         except Unreadable as error:
             if alone:
                 raise NotFound(f"{path}: {error}") from error

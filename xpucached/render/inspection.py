@@ -45,12 +45,20 @@ def inspection(value: Inspection, style: TextStyle) -> str:
         parts.append(_files(value, style))
     if value.kept_in and any(one.compiled for one in value.totals):
         parts.append(section("Kept in", "\n".join(map(plain, value.kept_in)), style))
-    notes = [*value.notes, *(f"not read: {number} {reason}" for reason, number in value.skipped)]
+    notes = [*value.notes, *(f"not read: {_counted(reason, number)}" for reason, number in value.skipped)]
     notes += [f"{one.name}: {note}" for one in value.files for note in one.notes]
     if notes:
         mark = style.paint("!", Colour.YELLOW)
         parts.append("\n".join(f"{mark} {fold(plain(note), style, 2)}" for note in notes))
     return "\n\n".join(parts)
+
+
+def _counted(reason: str, number: int) -> str:
+    what, _, why = reason.partition(" ")
+    if number == 1:
+        what = "copy" if what == "copies" else what.removesuffix("s")
+        why = why.replace("that are ", "that is ")
+    return f"{number} {what} {why}"
 
 
 _NAMED: Final = 5
