@@ -17,20 +17,25 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import pytest
+from msgspec import structs
 
 from tests.flow.test_daemon import driven, switch, warm
 from tests.flow.test_elsewhere import NAMED_OTHERWISE
 from tests.kinds.fakes import NEO
 from tests.support import catalogs
+from tests.support.builders import sycl_target
 from tests.support.daemons import Daemon, daemon
 from xpucached import systemd
 from xpucached.catalog import Catalog, salvage
 from xpucached.catalog.events import events_after
 from xpucached.catalog.intents import intend, open_intents
+from xpucached.catalog.models import add_model
+from xpucached.catalog.runs import begin_run
 from xpucached.catalog.salvage import Salvaged
 from xpucached.cli import commands_jobs
 from xpucached.daemon import user_daemon
 from xpucached.domain.host import Host
+from xpucached.domain.models import Model, Outcome, Workload
 from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.status import Status
 from xpucached.domain.stores import EntryId, Store
@@ -45,11 +50,13 @@ from xpucached.settings import loading
 from xpucached.watch import watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from tests.support.builders import SyclStore
     from tests.support.runtimes import Runtime
     from xpucached.domain.jobs import Job
+    from xpucached.domain.models import Run
+    from xpucached.domain.plans import Deferred, Warm
     from xpucached.domain.trash import TrashReport
     from xpucached.service.jobs import Handle
     from xpucached.service.replay import Replayer
@@ -111,6 +118,7 @@ def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
 
     async def work(catalog: Catalog) -> None:
         service = alone(catalog)
+        monkeypatch.setattr(automatic, "PAUSES", ())
         for part, (place, method) in PARTS.items():
             doer = getattr(service, place)
             original = getattr(doer, method)
@@ -302,10 +310,13 @@ def test_a_replay_that_fails_before_models_are_run_keeps_none_of_them_from_it(
 
     async def work(catalog: Catalog) -> None:
         service = alone(catalog)
+        monkeypatch.setattr(automatic, "PAUSES", ())
         for name in ("wanted", "plan"):
             monkeypatch.setattr(service.replayer, name, fails if name == where else yes)
         monkeypatch.setattr(service.replayer, "work", lambda _wish: fails)
         await service.replayer.before_models(cast("Handle", SimpleNamespace()), frozenset({ModelName("m")}))
+        # Why the runs will compile is shown.
+        assert service.context.automatic.failing == {"replay"}
         await service.stop()
 
     with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
@@ -365,6 +376,177 @@ def test_a_replay_that_the_daemon_tries_in_vain_is_a_problem_until_it_succeeds(
     # Warmed for the driver before, and not run since.
     host.ctl("prewarm", "net")
     assert host.ctl("status", "--check", check=None).stdout.count("failed") == 0
+
+
+# -- another driver, and models that are not to be run before it is replayed for ---------------------------------------
+
+FIRST, SECOND = (
+    Host(NOW, "boot", "6", stamp, environments=(sycl_target("Intel(R) OpenCL", "a CPU", "OpenCL 3.0", stamp),))
+    for stamp in ("a1", "a2")
+)
+
+
+class Order:
+    """What a service does unasked, one thing after the other, where a model is cold under each driver."""
+
+    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.service = service
+        self.done: list[str] = []
+        self.failing = 0  # so many replays fail
+        self.at_last: Callable[[], None] = lambda: None
+        """Called while it is seen whether a model still needs its run."""
+        self.there: Host | None = None
+        """The driver that answers; None: as was known."""
+        self._look_again = service.prewarmer._look_again
+        service.context.ready, service.context.host = True, FIRST
+        service.context.catalog.write(add_model, Model(ModelName("net"), Workload(("/bin/true",), Path("/"))))
+        monkeypatch.setattr(service.replayer, "wanted", self._replay)
+        monkeypatch.setattr(service.surveyor, "survey", self._survey)
+        monkeypatch.setattr(service.prewarmer.throttle, "busy", self._calm)
+        monkeypatch.setattr(service.prewarmer, "_look_again", self._looked)
+        monkeypatch.setattr(service.prewarmer, "_warm", self._run)
+
+    async def __call__(self, *, whole: bool) -> list[str]:
+        """Let be done what is due; give what was."""
+        self.done.clear()
+        self.service.upkeep.begin(whole=whole)
+        await settled(self.service)
+        return [*self.done]
+
+    @staticmethod
+    async def _calm() -> str:
+        return ""
+
+    async def _survey(self) -> None:
+        self.service.context.host = self.there or self.service.context.host
+
+    async def _replay(self) -> bool:
+        self.done.append(f"replay {self.service.context.present.stamp}")
+        self.failing -= 1
+        if self.failing >= 0:
+            raise Unconfirmed("the runtime names the device otherwise", hint="do that")
+        return False
+
+    async def _looked(self, warm: Warm, *, asked: bool, force: bool) -> Model | Deferred | None:
+        found = await self._look_again(warm, asked=asked, force=force)
+        self.at_last()
+        return found
+
+    async def _run(self, warm: Warm, _tell: object) -> Run:
+        self.done.append(f"run {self.service.context.present.stamp}")
+        now = self.service.context.clock()
+        run = self.service.context.catalog.write(begin_run, warm.model, warm.reason, "host", now)
+        return structs.replace(run, outcome=Outcome.WARMED)
+
+
+def in_order(short_dir: Path, work: Callable[[Order], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "PAUSES", (0.0, 0.0))
+
+    async def whole(catalog: Catalog) -> None:
+        service = alone(catalog)
+        await work(Order(service, monkeypatch))
+        await service.stop()
+
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        asyncio.run(whole(catalog))
+
+
+def test_whoever_finds_another_driver_it_is_replayed_for_before_models_are_run(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(order: Order) -> None:
+        assert await order(whole=True) == ["replay a1", "run a1"]
+        assert await order(whole=False) == ["run a1"]
+        # As a look at changed model files finds it, a model that is added, or a run.
+        order.service.context.host = SECOND
+        assert await order(whole=False) == ["replay a2", "run a2"]
+
+    in_order(short_dir, work, monkeypatch)
+
+
+def test_a_look_that_finds_another_driver_while_a_model_is_about_to_be_run_keeps_it_from_that(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(order: Order) -> None:
+        def find() -> None:
+            # That look has yet to ask the runtimes and to read the stores before it says what is due.
+            order.service.context.host = SECOND
+
+        order.at_last = find
+        assert await order(whole=True) == ["replay a1", "replay a2", "run a2"]
+
+    in_order(short_dir, work, monkeypatch)
+
+
+def test_a_driver_that_no_look_has_found_yet_is_replayed_for_before_models_are_run(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(order: Order) -> None:
+        assert await order(whole=True) == ["replay a1", "run a1"]
+        # The daemon stood still, and goes on with what was due after something in a store; the model's files tell it.
+        order.there = SECOND
+        assert await order(whole=False) == ["replay a2", "run a2"]
+
+    in_order(short_dir, work, monkeypatch)
+
+
+def test_where_a_driver_does_not_answer_for_the_moment_a_look_comes_first(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    async def work(order: Order) -> None:
+        order.service.context.on_look = lambda: looks.append("look")
+        monkeypatch.setattr(type(order.service.surveyor), "unsettled", 15.0)
+        assert await order(whole=True) == ["replay a1"]
+        assert looks == ["look"]
+
+    in_order(short_dir, work, monkeypatch)
+
+
+def test_a_replay_that_fails_is_tried_again_before_models_are_run_and_a_few_times_only(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(order: Order) -> None:
+        automatically = order.service.context.automatic
+        order.failing = 2
+        assert await order(whole=True) == ["replay a1", "replay a1", "replay a1", "run a1"]
+        assert automatically.failing == set()
+
+        order.failing = 99
+        assert await order(whole=True) == ["replay a1", "replay a1", "replay a1", "run a1"]
+        assert automatically.failing == {"replay"}
+        (shown,) = [one for one in (await order.service.status.get()).problems if one.subject == "replay"]
+        assert "names the device otherwise" in shown.message
+        # It may be so for good: nobody waits for it at each look.
+        assert await order(whole=True) == ["replay a1", "run a1"]
+        order.service.context.host = SECOND
+        assert await order(whole=True) == ["replay a2", "replay a2", "replay a2", "run a2"]
+
+    in_order(short_dir, work, monkeypatch)
+
+
+def test_who_asks_for_models_to_be_warmed_has_the_driver_looked_at(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def survey() -> NoReturn:
+        asked.append("survey")
+        raise HostError("its files do not answer")
+
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+        service.context.ready, service.context.host = True, FIRST
+        monkeypatch.setattr(service.surveyor, "survey", survey)
+        # Nobody is refused for it: what was known is still likely.
+        await service.reconciler.look_first()
+        assert asked == ["survey"]
+        assert service.context.automatic.failing == {"survey"}
+        await service.stop()
+
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        asyncio.run(work(catalog))
 
 
 # -- until the host is calm -------------------------------------------------------------------------------------------

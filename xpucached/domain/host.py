@@ -170,6 +170,11 @@ class Host(Struct, frozen=True):
         some = (self.environments, *(one.environments for one in self.drivers))
         return tuple(dict.fromkeys(environment for environments in some for environment in environments))
 
+    @property
+    def drivers_met(self) -> tuple[object, ...]:
+        """Return what is another as soon as any program on this host meets another driver."""
+        return (self.offered, self.stamp, *((one.models, one.stamp) for one in self.drivers))
+
 
 class DriverChange(Struct, frozen=True):
     """One line of the host's history: which environments came and which went."""

@@ -73,7 +73,7 @@ class Service:
         parts = self.finder, self.models, self.prewarmer, self.explainer, self.tracker
         self.status = StatusKeeper(context, *parts, self.accountant, self.ahead)
         does = self.verifier, self.replayer, self.prewarmer, self.evictor, self.trash, self.ahead
-        self.upkeep = Upkeep(context, *does)
+        self.upkeep = Upkeep(context, self.surveyor, *does)
         looks = self.models, self.surveyor, self.scanner, self.explainer, self.replayer
         self.reconciler = Reconciler(context, *looks, self.upkeep, self.ahead)
         self.disk = DiskReporter(context, self.prewarmer, self.evictor, self.trash)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from xpucached.incidents import unexpected
 from xpucached.planning.verdict import AUTOMATIC
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from xpucached.domain.jobs import Job
     from xpucached.service.context import Context
@@ -68,6 +69,9 @@ ACTIVITY: Final = Part("activity", "account of what programs do in the stores", 
 WATCH: Final = Part("watch", "watch of drivers, stores and model files", "changes are noticed late, at the next look")
 
 
+PAUSES: Final = (2.0, 8.0)
+"""Seconds after which what failed is tried again before that goes on which needs it: a package may be half unpacked."""
+
 LOOKS: Final = frozenset(one.name for one in (CATALOG, SURVEY, MODELS, RUNTIMES, SCAN))
 """The parts of a look."""
 
@@ -92,6 +96,8 @@ class AutomaticWork:
         self._context = context
         self._failing: dict[str, str] = {}
         """The parts that fail now, and what was last said of each."""
+        self._in_vain: dict[str, object] = {}
+        """The parts on which it was insisted to no avail, and what there was then."""
 
     @asynccontextmanager
     async def part(self, part: Part) -> AsyncIterator[None]:
@@ -108,6 +114,28 @@ class AutomaticWork:
             self.failed(part, ErrorInfo(told.code, told.message, told.hint), like=repr(error))
         else:
             self.worked(part)
+
+    async def insist(self, part: Part, do: Callable[[], Awaitable[None]], given: Callable[[], object]) -> None:
+        """Do a part, and if it fails again after each of `PAUSES`; but once only while ``given`` is what it was then.
+
+        What waits for it goes on after that: something may be wrong for good, and `status` shows what.
+        """
+        for pause in (*PAUSES, None):
+            failed, before = False, given()
+            async with self.part(part):
+                try:
+                    await do()
+                except (Cancelled, CatalogError):
+                    raise  # what follows cannot be recorded either
+                except Exception:
+                    failed = True
+                    raise
+            if not failed or self._in_vain.get(part.name) == before:
+                return
+            if pause is None:
+                self._in_vain[part.name] = before
+            else:
+                await asyncio.sleep(pause)
 
     def failed(self, part: Part, error: ErrorInfo, *, like: str = "") -> None:
         """Show that a part failed; ``like`` is the same for failures that need not be told of twice."""

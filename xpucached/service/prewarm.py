@@ -48,8 +48,11 @@ if TYPE_CHECKING:
     from xpucached.service.survey import Surveyor
     from xpucached.service.trial import Attempt
 
+    _GivesWay = Callable[[], Awaitable[bool]]
+
 log = logging.getLogger(__name__)
 
+_SOMETHING_FIRST: Final = "something else comes first"
 _SETTLED: Final = frozenset({Warmth.WARM, Warmth.UNCACHED})
 """A model that stands so is run again only with force."""
 
@@ -102,8 +105,7 @@ class Prewarmer:
     async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
         """Decide what should be warmed now."""
         models = await self._context.read(all_models)
-        context = self._context
-        present = context.present
+        context, present = self._context, self._context.present
         coverage = await asyncio.to_thread(self._proofs.coverage, present)
         return plan_prewarm(models, coverage, present, context.settings.policy, context.clock(), force=force)
 
@@ -113,7 +115,7 @@ class Prewarmer:
         *,
         force: bool = False,
         automatic: bool = False,
-        gives_way: Callable[[], bool] = lambda: False,
+        gives_way: _GivesWay | None = None,
         replayer: Replayer | None = None,
     ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
         """Return the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them.
@@ -148,17 +150,17 @@ class Prewarmer:
                     break
                 tell(f"{warm.model.name}: waiting for its turn")
                 async with self._context.locks.changing:
-                    if automatic and gives_way():
-                        late += [Deferred(name, "something else comes first", None) for name in left]
-                        break
-                    turn = functools.partial(self._turn, warm, tell, asked=named is not None, force=force)
+                    turn = functools.partial(self._turn, warm, tell, gives_way, asked=named is not None, force=force)
                     came = await self._context.turns.take(warm.model.name, turn)
                     if came is None:
                         covered.append(warm.model.name)
-                    elif isinstance(came, Deferred):
+                    elif not isinstance(came, Deferred):
+                        runs.append(came)
+                    elif came.why != _SOMETHING_FIRST:
                         late.append(came)
                     else:
-                        runs.append(came)
+                        late += [replace(came, model=name) for name in left]
+                        break
             handle.progress(len(wanted), len(wanted))
             deferred = tuple(one for one in plan.deferred if named is None or one.model in named)
             return PrewarmReport(tuple(runs), tuple(covered), (*deferred, *idle, *late))
@@ -166,7 +168,7 @@ class Prewarmer:
         return work
 
     async def _turn(
-        self, warm: Warm, tell: Callable[[str], None], *, asked: bool, force: bool
+        self, warm: Warm, tell: Callable[[str], None], gives_way: _GivesWay | None, *, asked: bool, force: bool
     ) -> Run | Deferred | None:
         """Warm a model, if it still needs that; None if it is warm, else why it is not warmed."""
         # Another job may have warmed it while this one waited.
@@ -176,6 +178,8 @@ class Prewarmer:
         self._context.turns.runs(current)
         if hindrance := await asyncio.to_thread(self._finder.hindrance, current):
             return Deferred(current.name, hindrance, None)
+        if gives_way is not None and await gives_way():
+            return Deferred(current.name, _SOMETHING_FIRST, None)
         return await self._warm(replace(warm, model=current), tell)
 
     async def _look_again(self, warm: Warm, *, asked: bool, force: bool) -> Model | Deferred | None:

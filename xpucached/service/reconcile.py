@@ -160,7 +160,7 @@ class Reconciler:
     # -- when somebody asks -------------------------------------------------------------------------------------------
 
     async def look_first(self) -> None:
-        """Look, if nobody has yet.
+        """Look, if nobody has yet, and see which driver there is now.
 
         A service that waits for its model may ask in the first second of our life; what the catalog says of the stores
         is from before the host was off.
@@ -172,6 +172,10 @@ class Reconciler:
                 await self._scanner.scan_stores()
         elif self._context.host is None:
             await self._surveyor.survey()
+        else:
+            # What is run now may meet a driver of which no look has told yet.
+            async with self._context.automatic.part(automatic.SURVEY):
+                await self._surveyor.survey()
 
     async def start_scan(self, request: requests.ScanStores) -> Job:
         """Look at stores now; see `requests.ScanStores`."""

@@ -25,10 +25,10 @@ from xpucached.domain.plans import NoRecipe, ReplayPlan, ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.errors import CatalogError, HostError, NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.host import other_driver, simulated_gpu
-from xpucached.incidents import unexpected
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, coming, plan_replay, replayable
 from xpucached.processes import scratch
+from xpucached.service import automatic
 from xpucached.service.confirm import confirm
 from xpucached.service.paths import real_path_if_any, real_paths
 from xpucached.service.publish import Publisher
@@ -165,22 +165,20 @@ class Replayer:
         if not self._context.settings.schedule.replay:
             return
         wish = ReplayRequest(models=models)
-        try:
+
+        async def replay() -> None:
             if await self.wanted() and (await self.plan(wish)).rebuild:
                 await self.work(wish)(handle)
-        except XpucachedError as error:
-            log.info("no replay before models are run: %s", error.code)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the models are asked for
-            unexpected(log, "in a replay before models are run", error)
+
+        await self._context.automatic.insist(automatic.REPLAY, replay, lambda: self._context.present.drivers_met)
 
     async def _basis(self) -> tuple[object, ...]:
         """Return what a plan rests on, as far as it is had without reading every entry."""
         present = self._context.present
         stores = await self._context.read(all_stores)
         sums = tuple((one.id, one.entries, one.defective, one.unfinished, one.size) for one in stores)
-        stamps = (present.stamp, *(one.stamp for one in present.drivers))
         models = await self._context.read(all_models)
-        return (await self._context.read(store_subtotals), sums, present.offered, stamps, models)
+        return (await self._context.read(store_subtotals), sums, present.drivers_met, models)
 
     async def _note_outcome(self, *, brought_nothing: bool) -> None:
         """Wait longer and longer where each replay compiles everything, and nothing can be kept."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from xpucached.service.jobs import Work
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.replay import Replayer
+    from xpucached.service.survey import Surveyor
     from xpucached.service.trash import TrashKeeper
     from xpucached.service.verify import Verifier
 
@@ -33,6 +34,7 @@ class Upkeep:
     def __init__(
         self,
         context: Context,
+        surveyor: Surveyor,
         verifier: Verifier,
         replayer: Replayer,
         prewarmer: Prewarmer,
@@ -42,6 +44,7 @@ class Upkeep:
     ) -> None:
         self._context = context
         self._parts = context.automatic
+        self._surveyor = surveyor
         self._verifier = verifier
         self._replayer = replayer
         self._prewarmer = prewarmer
@@ -54,9 +57,11 @@ class Upkeep:
         self._again = False
         self._evict_due = False
         self._replay_due = False
+        self._replayed: tuple[object, ...] = ()
+        """The drivers that programs met when replay was last thought of."""
 
     def begin(self, *, whole: bool, booting: bool = False) -> None:
-        """Do what is due, soon; after a look at the whole host everything is.
+        """Do what is due, soon; after a look at the whole host everything is, and replay whenever the driver changed.
 
         ``booting`` says that the daemon has just started: what is cold now is cold for that.
         """
@@ -88,6 +93,8 @@ class Upkeep:
             await self._replay()
             await self._prewarm()
             self._prewarmer.throttle.booting = False
+            # A run, or who asked for something, may have met another driver, and no look follows.
+            self._again = self._again or self._replay_comes_first()
             if mended and not self._replay_comes_first():
                 # Else the models are not warmed yet, and what they need of an older driver would stay.
                 await self._evict()
@@ -115,11 +122,14 @@ class Upkeep:
     async def _replay(self) -> None:
         if not self._context.settings.schedule.replay:
             self._parts.forget(automatic.REPLAY)
-        elif self._replay_due:
-            self._replay_due = False
-            async with self._parts.part(automatic.REPLAY):
-                if await self._replayer.wanted():
-                    await self._do(automatic.REPLAY, self._replayer.work(ReplayRequest()))
+        elif self._replay_comes_first():
+            # Else the models would compile what it did not.
+            await self._parts.insist(automatic.REPLAY, self._replay_once, lambda: self._context.present.drivers_met)
+
+    async def _replay_once(self) -> None:
+        self._replay_due, self._replayed = False, self._context.present.drivers_met
+        if await self._replayer.wanted():
+            await self._do(automatic.REPLAY, self._replayer.work(ReplayRequest()))
 
     async def _prewarm(self) -> None:
         if not self._context.settings.schedule.prewarm:
@@ -128,12 +138,31 @@ class Upkeep:
             return
         async with self._parts.part(automatic.PREWARM):
             if await self._prewarmer.startable():
-                work = self._prewarmer.work(automatic=True, gives_way=self._replay_comes_first)
+                work = self._prewarmer.work(automatic=True, gives_way=self._must_wait)
                 await self._do(automatic.PREWARM, work)
 
+    async def _must_wait(self) -> bool:
+        """Return whether a model that is about to be run must not be: something has to be done before.
+
+        That a driver's files are others shows in what a model was proven with, and may be all that shows by now: we
+        may have stood still, or the package manager may be at work, and the look that asks that driver is yet to come.
+        """
+        async with self._parts.part(automatic.SURVEY):
+            await self._surveyor.survey()
+        if self._surveyor.unsettled is not None:
+            # There is no driver for the moment; the look tells when there is one, or that there is none any more.
+            self._context.on_look()
+            return True
+        return self._replay_comes_first()
+
     def _replay_comes_first(self) -> bool:
-        """Return whether there was another look meanwhile, after which entries may have to be rebuilt."""
-        return self._replay_due and self._context.settings.schedule.replay
+        """Return whether there are entries that may have to be rebuilt before models are run.
+
+        It is so after a look at the whole host, and as soon as it is known that there is another driver: the look that
+        finds it out ends much later, and who else may find it out is no look at all.
+        """
+        changed = self._replayed != self._context.present.drivers_met
+        return (self._replay_due or changed) and self._context.settings.schedule.replay
 
     async def _evict(self) -> None:
         steady = self._context.trusts_the_clock()
