@@ -14,7 +14,7 @@ HINTS: Final = {
     **dict.fromkeys(("add", "register"), "xpucachectl model add NAME -- COMMAND"),
     **dict.fromkeys(("warm", "warmup", "start", "pull"), "xpucachectl prewarm NAME"),
     **dict.fromkeys(("logs", "log", "history"), "xpucachectl events; of a model: xpucachectl model show NAME"),
-    **dict.fromkeys(("ps", "top"), "xpucachectl jobs"),
+    "ps": "xpucachectl jobs",
     **dict.fromkeys(("du", "size"), "xpucachectl df"),
     **dict.fromkeys(("check", "health"), "xpucachectl status --check"),
     **dict.fromkeys(("repair", "fix", "fsck"), "xpucachectl verify --fix"),
