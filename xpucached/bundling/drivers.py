@@ -38,11 +38,16 @@ class UsedDriver(Struct, frozen=True):
         return compiler_files.compiler_files(self.driver.driver)
 
     def isa(self, target: Target) -> str:
-        """Return for which instructions programs are compiled; empty if that is not known."""
-        told = next((one for one in self.host.answers if one.device == target.device), None)
-        if told is None:
-            return ""
-        return f"gpu:{told.version}" if gpu_devices.is_gpu(told) else compiler_files.cpu_isa()
+        """Return for which instructions programs are compiled; empty if that is not known.
+
+        Of a GPU Level Zero alone tells them: OpenCL gives its own version in the same place.
+        """
+        named = [one for one in self.host.devices if any(told.device == target.device for told in one.answers)]
+        answers = [told for one in named for told in one.answers]
+        if answers and not any(map(gpu_devices.is_gpu, answers)):
+            return compiler_files.cpu_isa()
+        versions = {told.version for told in answers if gpu_devices.is_level_zero(told)}
+        return f"gpu:{versions.pop()}" if len(versions) == 1 else ""
 
 
 def settings() -> Settings:
