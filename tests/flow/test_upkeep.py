@@ -417,7 +417,7 @@ class Order:
     async def _calm() -> str:
         return ""
 
-    async def _survey(self) -> None:
+    async def _survey(self, **_: bool) -> None:
         self.service.context.host = self.there or self.service.context.host
 
     async def _replay(self) -> bool:
@@ -531,7 +531,7 @@ def test_who_asks_for_models_to_be_warmed_has_the_driver_looked_at(
 ) -> None:
     asked: list[str] = []
 
-    async def survey() -> NoReturn:
+    async def survey(**_: bool) -> NoReturn:
         asked.append("survey")
         raise HostError("its files do not answer")
 

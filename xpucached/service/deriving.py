@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.catalog import derived
 from xpucached.catalog.recipes import PROVEN
+from xpucached.errors import CatalogError
 from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
@@ -32,7 +33,13 @@ _MOST_ALIKE: Final = 8
 
 async def look(context: Context) -> None:
     """Find out how entries are compiled of which no run told, as far as there are recipes for the same driver."""
-    if not await asyncio.to_thread(_look, context):
+    try:
+        done = await asyncio.to_thread(_look, context)
+    except (OSError, CatalogError) as error:
+        # Nothing is wrong without it, and what else is looked at does not wait for room on a disk.
+        log.warning("what was found out of how entries are compiled could not be kept: %s", error)
+        return
+    if not done:
         context.on_look()
 
 

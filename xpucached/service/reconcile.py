@@ -175,7 +175,7 @@ class Reconciler:
         else:
             # What is run now may meet a driver of which no look has told yet.
             async with self._context.automatic.part(automatic.SURVEY):
-                await self._surveyor.survey()
+                await self._surveyor.survey(retry=False)
 
     async def start_scan(self, request: requests.ScanStores) -> Job:
         """Look at stores now; see `requests.ScanStores`."""

@@ -112,17 +112,21 @@ class Surveyor:
         """Return the variables that all programs on this host have."""
         return {**self._context.base, **self._context.settings.driver.variables}
 
-    async def survey(self, *, force: bool = False) -> None:
-        """Look at the host; ask a driver only if its files changed since it last answered."""
-        async with self._surveying:
-            await self._survey(force=force)
+    async def survey(self, *, force: bool = False, retry: bool = True) -> None:
+        """Look at the host; ask a driver only if its files changed since it last answered.
 
-    async def _survey(self, *, force: bool) -> None:
+        With ``force`` it is asked in any case.  Without ``retry`` one that did not answer is left to the next look:
+        one that hangs would hold up whoever wants to know between two looks, each time until it is given up.
+        """
+        async with self._surveying:
+            await self._survey(force=force, retry=retry)
+
+    async def _survey(self, *, force: bool, retry: bool) -> None:
         settings, old, now = self._context.settings, self._context.host, self._context.clock()
         # The drivers are asked with our own variables below these, so the files are those that they name together.
         files = await asyncio.to_thread(self._own_files)
         before = old.seen_with(None) if old is not None else None
-        found = await self._survey_driver(_OWN, settings.driver.variables, files, before, force=force)
+        found = await self._survey_driver(_OWN, settings.driver.variables, files, before, force=force, retry=retry)
         led = await asyncio.to_thread(self._led, files)
         known = {one.id: one for one in old.drivers} if old is not None else {}
         drivers: list[DriverInUse] = []
@@ -135,7 +139,7 @@ class Surveyor:
                 drivers.append(replace(last, models=one.models, problems=one.problems))
                 continue
             variables = {**settings.driver.variables, **one.variables}
-            seen = await self._survey_driver(driver.id, variables, one.files, before, force=force)
+            seen = await self._survey_driver(driver.id, variables, one.files, before, force=force, retry=retry)
             drivers.append(
                 replace(
                     driver,
@@ -167,6 +171,7 @@ class Surveyor:
         old: Host | None,
         *,
         force: bool,
+        retry: bool,
     ) -> Host:
         """Return what programs with these variables meet; what was known, if nothing of it changed."""
         given = digest_of_variables(self._context.settings.driver.variables)
@@ -178,7 +183,8 @@ class Surveyor:
             and {one.pci_address for one in old.devices if one.pci_address}
             == {one.pci_address for one in await asyncio.to_thread(gpu_devices.gpus)}
         )
-        if old is not None and same and not force and self._answered.get(id_, False):
+        known = self._answered.get(id_) if retry else id_ in self._answered
+        if old is not None and same and known and not force:
             return old
         now = self._context.clock()
         report = await asyncio.to_thread(driver_probe.ask, variables, self._context.settings.driver.probe_timeout)

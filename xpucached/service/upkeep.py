@@ -148,7 +148,7 @@ class Upkeep:
         may have stood still, or the package manager may be at work, and the look that asks that driver is yet to come.
         """
         async with self._parts.part(automatic.SURVEY):
-            await self._surveyor.survey()
+            await self._surveyor.survey(retry=False)
         if self._surveyor.unsettled is not None:
             # There is no driver for the moment; the look tells when there is one, or that there is none any more.
             self._context.on_look()

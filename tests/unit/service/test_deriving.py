@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,10 +16,11 @@ from xpucached.catalog.entries import all_entries
 from xpucached.catalog.recipes import recipe_lineages
 from xpucached.domain.names import EntryKey
 from xpucached.domain.recipes import RecordedRecipe
+from xpucached.errors import CatalogError
 from xpucached.service import deriving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from xpucached.domain.stores import EntryId
@@ -106,3 +108,24 @@ def test_after_some_time_the_rest_waits_and_what_cannot_be_read_is_tried_later(h
     assert house.look() == (True, "x2")
     house.unreadable = set()
     assert [house.look(), house.look()] == [(True, "x2"), (True, "")]
+
+
+def test_a_full_disk_ends_the_look_at_entries_and_nothing_else(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.place.look("x1", spirv=True)
+    context = SimpleNamespace(catalog=house.place.catalog, recipes=house.place.recipes, clock=lambda: NOW)
+    for place, method, error in (
+        (house.place.recipes, "keep", OSError(28, "No space left on device")),
+        (house.place.catalog, "write", CatalogError("the catalog cannot be written")),
+    ):
+        with monkeypatch.context() as full:
+            full.setattr(place, method, raising(error))
+            asyncio.run(deriving.look(cast("Context", context)))
+    # It is tried again.
+    assert house.look() == (True, "x1")
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail

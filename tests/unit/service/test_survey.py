@@ -15,7 +15,7 @@ from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.catalog.models import add_model
 from xpucached.catalog.surveys import driver_changes
-from xpucached.domain.host import DriverFile, Host, ProbeReport
+from xpucached.domain.host import DriverFile, Host, ProbeReport, Problem
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
 from xpucached.host import survey as host_survey
@@ -65,6 +65,34 @@ def test_a_driver_is_asked_again_with_other_variables_though_its_files_stayed(
     assert asked == [{}, {"NEOReadDebugKeys": "1"}, {}]
     assert first == second == last
     assert third == fourth == f"{first}-{third.partition('-')[2]}" != first
+
+
+def test_a_driver_that_did_not_answer_is_asked_again_by_looks_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Mapping[str, str]] = []
+    files: tuple[DriverFile, ...] = ()
+
+    def ask(variables: Mapping[str, str], *_: object) -> ProbeReport:
+        asked.append(variables)
+        return ProbeReport(problems=(Problem("probe-hung", "it said nothing"),))
+
+    monkeypatch.setattr(driver_probe, "ask", ask)
+    monkeypatch.setattr(survey, "driver_files", lambda _: files)
+
+    async def counted(surveyor: Surveyor) -> list[int]:
+        nonlocal files
+        found = []
+        for retry in (False, False, True, False):
+            await surveyor.survey(retry=retry)
+            found.append(len(asked))
+        now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+        files = (DriverFile(Path("/d/libintelocl.so"), Path("/d/1"), None, 1, now, None, None),)
+        await surveyor.survey(retry=False)
+        return [*found, len(asked)]
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        assert asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {})))) == [1, 1, 2, 2, 3]
 
 
 def test_a_change_is_as_old_as_the_survey_that_found_it_whichever_driver_changed(
