@@ -148,14 +148,15 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
             for root in todo.stores.values():
                 _make(root)
             todo.publish(progress)
+            signer = None if recipes is None else verdict(bundle, recipes).signer
             compiled = Recompiler(
                 used,
                 todo.stores,
                 settings.driver.compile_timeout,
                 progress,
                 0 if recipes is None else recipes.facts.entries,
+                trusted=signer is not None,
             )
-            signer = None if recipes is None else verdict(bundle, recipes).signer
             if recipes is not None:
                 if order.unattended and signer is None:
                     todo.skipped["recipes that no trusted key has signed"] += recipes.facts.entries
@@ -196,7 +197,13 @@ def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
                 _make(root)
             shard = Shard(*order.shard)
             compiled = Recompiler(
-                used, stores, settings.driver.compile_timeout, progress, recipes.facts.entries, order.driver_cache
+                used,
+                stores,
+                settings.driver.compile_timeout,
+                progress,
+                recipes.facts.entries,
+                order.driver_cache,
+                trusted=verdict(bundle, recipes).signer is not None,
             )
             compiled.run(wanted(bundle, recipes, used, stores, shard))
             targets = tuple(one for one in used.driver.environments if one.kind in stores)

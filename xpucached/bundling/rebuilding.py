@@ -17,7 +17,7 @@ from xpucached.domain.bundles import MadeEntry, RecipeFailure
 from xpucached.domain.stores import program_digest
 from xpucached.errors import HostError
 from xpucached.host import capacity
-from xpucached.kinds import driver_cache
+from xpucached.kinds import build_options, driver_cache
 from xpucached.kinds.table import KINDS
 from xpucached.processes import child, scratch
 from xpucached.processes.compiler import BuildFailed, CompilerProcess, NoCompiler
@@ -83,14 +83,20 @@ class Recompiler:
         progress: Progress,
         total: int,
         cache: Path | None = None,
+        *,
+        trusted: bool,
     ) -> None:
-        """``limit`` are the seconds for one; ``cache`` is where the GPU driver keeps its own meanwhile."""
+        """``limit`` are the seconds for one; ``cache`` is where the GPU driver keeps its own meanwhile.
+
+        What nobody who is ``trusted`` signed is compiled only with build options that are known.
+        """
         self._used = used
         self._stores = stores
         self._limit = limit
         self._progress = progress
         self._total = total
         self._cache = cache
+        self._trusted = trusted
         self._queue: queue.Queue[Wanted | None] = queue.Queue(2 * _MOST_WORKERS)
         self._lock = threading.Lock()
         self._absent = 0
@@ -147,6 +153,10 @@ class Recompiler:
         key = rebuilder.expected_key(item.recipe, item.target)
         if key is not None and is_held(into / key.rpartition("/")[0]):
             self._count(present=1)
+            return
+        odd = "" if self._trusted else build_options.unknown(item.recipe.options)
+        if odd:
+            self._fail(item, f"build option {odd} is taken only from who is trusted, and no trusted key signed it")
             return
         spec = rebuilder.compiler(item.target, Path(place))
         compiler = compilers.get(spec)

@@ -1,0 +1,85 @@
+"""Recipes that anybody may have made reach a compiler only with build options that are known."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.bundles import TARGET
+from xpucached.bundling.drivers import UsedDriver
+from xpucached.bundling.rebuilding import Recompiler, Wanted
+from xpucached.domain.host import Host, OtherDriver
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import Recipe
+from xpucached.domain.stores import EntryId, Store
+from xpucached.kinds import build_options
+from xpucached.processes.compiler import CompilerProcess, NoCompiler
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        b"",
+        b" -ze-opt-level=2",
+        b"-ze-opt-level=O2 -g",
+        b"-vc-codegen -disable-finalizer-msg -doubleGRF",
+        b"-cl-std=CL3.0 -cl-mad-enable -DHEADS=14 -D SCALE=0.125f -cl-intel-256-GRF-per-thread",
+        b"-ze-opt-large-grf-kernel gemm_kernel -cl-fast-relaxed-math",
+        b"-Dcl_intel_subgroups -cl-ext=-all,+cl_khr_fp64 -w",
+    ],
+)
+def test_options_that_choose_code_are_known(options: bytes) -> None:
+    assert build_options.unknown(options) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        (b"-cl-mad-enable -Xfinalizer -asmName/tmp/x", "-Xfinalizer"),
+        (b"-igc_opts 'ShaderDumpEnable=1'", "-igc_opts"),
+        (b"-I /etc", "-I"),
+        (b"-I/etc", "-I/etc"),
+        (b"-include /etc/shadow", "-include"),
+        (b"-g -s /tmp/x.cl", "-s"),
+        (b"-ze-opt-level=../x", "-ze-opt-level=../x"),
+        (b"-cl-mad-enable /tmp/x", "/tmp/x"),
+        (b"-cl-mad-enable one two", "two"),
+        (b"-D -Xfinalizer", "-Xfinalizer"),
+        (b"-dump-opt-asm=x", "-dump-opt-asm=x"),
+        (b'-D A="x y"', 'A="x'),
+        (b"-g\x00-I/etc", r"-g\x00-I/etc"),
+        (b"-g\x1b[2J", r"-g\x1b[2J"),
+        (b"@/tmp/options", "@/tmp/options"),
+    ],
+)
+def test_all_others_are_not(options: bytes, first: str) -> None:
+    assert build_options.unknown(options) == first
+
+
+@pytest.mark.parametrize(
+    ("trusted", "why"),
+    [
+        (False, "build option -Xfinalizer is taken only from who is trusted, and no trusted key signed it"),
+        (True, "it was asked"),
+    ],
+)
+def test_what_nobody_signed_does_not_reach_the_compiler_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, trusted: bool, why: str
+) -> None:
+    def build(*_: object) -> NoReturn:
+        raise NoCompiler("it was asked")
+
+    monkeypatch.setattr(CompilerProcess, "build", build)
+    now = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
+    used = UsedDriver(OtherDriver((TARGET,), "", {}), now, {})
+    store = Store(TARGET.kind, tmp_path)
+    recipe = Recipe(EntryId(store, EntryKey("0/1/2/3/0")), b"spirv", b"-g -Xfinalizer x", {})
+    compiled = Recompiler(used, {TARGET.kind: tmp_path}, 1, lambda *_: None, 1, trusted=trusted)
+    compiled.run(iter([Wanted(recipe, TARGET)]))
+    assert [one.why for one in compiled.failures] == [why]
