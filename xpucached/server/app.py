@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import logging
 import re
 from abc import ABC, abstractmethod
@@ -53,7 +54,10 @@ _STATUSES: Final[Mapping[type[XpucachedError], int]] = {
     Busy: 503,
     Unavailable: 503,
 }
-_LOCALHOST: Final = re.compile(r"(?:localhost(?::\d{1,5})?)?", re.IGNORECASE)
+# Of a socket there is no port: who names one came by TCP.  Some clients name the socket's path, percent-encoded, which
+# no browser takes for a host.
+_LOCALHOST: Final = re.compile(r"(?:localhost|%2F[\w.~%-]*)?", re.IGNORECASE | re.ASCII)
+_SITES: Final = "sec-fetch-"
 CLOSE: Final = {"Connection": "close"}
 
 
@@ -128,13 +132,24 @@ def respond(row: Endpoint, value: object, request: Request) -> Response:
     return written(row, codec.to_json(value))
 
 
-def written(row: Endpoint, data: Json) -> Response:
+def written(row: Endpoint, data: Json, headers: Mapping[str, str] | None = None) -> Response:
     """Write an answer."""
-    headers = {}
+    headers = dict(headers or {})
     if row.location is not None and isinstance(data, dict):
         headers["Location"] = row.location.format_map(data)
     content = codec.dumps({"api": VERSION, "data": data})
     return Response(content, row.status, headers, "application/json")
+
+
+def tagged(row: Endpoint, value: object, request: Request) -> Response:
+    """Write an answer with an ``ETag``, which stays the same while all but ``at`` does; 304 for who has it already."""
+    data = codec.to_json(value)
+    lasting = {name: one for name, one in data.items() if name != "at"} if isinstance(data, dict) else data
+    tag = f'W/"{hashlib.blake2b(codec.dumps(lasting), digest_size=12).hexdigest()}"'
+    known = request.headers.get("if-none-match", "")
+    if tag in (one.strip() for one in known.split(",")):
+        return Response(status_code=304, headers={"ETag": tag})
+    return written(row, data, {"ETag": tag})
 
 
 async def read_body(row: Endpoint, request: Request, limits: ConnectionLimits) -> bytes:
@@ -196,12 +211,13 @@ async def _hang_up(request: Request) -> None:
 
 def check_origin(request: Request) -> None:
     """Refuse what comes through a browser."""
-    # No browser reaches a unix socket by itself; one that comes through a proxy has no business here.
-    if "origin" in request.headers:
+    # No browser reaches a unix socket by itself; one that comes through a proxy has no business here.  To a name that
+    # was made to mean this host it sends no Sec-Fetch, and with a GET no Origin: then the Host tells.
+    if "origin" in request.headers or any(name.startswith(_SITES) for name in request.headers):
         message = "requests from web pages are not answered"
         raise Denied(message)
     if not _LOCALHOST.fullmatch(request.headers.get("host", "")):
-        message = "the Host header must be localhost or empty"
+        message = "the Host header must be localhost without a port, or empty"
         raise Denied(message, hint="curl --unix-socket PATH http://localhost/v1/status")
 
 

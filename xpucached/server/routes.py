@@ -21,7 +21,7 @@ from xpucached.domain.status import Status
 from xpucached.errors import Denied
 from xpucached.incidents import unexpected
 from xpucached.render import metrics
-from xpucached.server.app import CLOSE, HttpApplication, done, respond
+from xpucached.server.app import CLOSE, HttpApplication, done, respond, tagged
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.redact import redact, redact_environment, redact_settings
 
@@ -84,6 +84,9 @@ class Routes(HttpApplication):
         if isinstance(asked, requests.GetOpenApi):
             # The one answer without an envelope, because generators expect the bare document.
             return Response(cast("bytes", value), media_type="application/json")
+
+        if isinstance(asked, looking.GetOverview) and "text/plain" not in request.headers.get("accept", ""):
+            return await asyncio.to_thread(tagged, row, _shown(asked, value, private=private), request)
 
         def write() -> Response:
             return respond(row, _shown(asked, value, private=private), request)

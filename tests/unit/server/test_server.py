@@ -17,12 +17,15 @@ import subprocess
 import sys
 import termios
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 from starlette.applications import Starlette
 
+from tests.support import histories
 from tests.support.api_stub import NASTY, NOW, Running, Standin, make_entry, running
 from xpucached import __version__
 from xpucached.api import requests
@@ -37,6 +40,8 @@ from xpucached.server.connection import ConnectionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from xpucached.domain.overview import Overview
 
 HASTY = ConnectionLimits(head_time=0.1, body_time=0.1, idle_time=0.1, write_time=0.2, heartbeat=0.05, stop_time=0.2)
 
@@ -119,6 +124,35 @@ def test_pipelined_requests_are_answered_in_order(served: Running) -> None:
 
     # The refusal in between closes the connection: what came behind it is not answered.
     assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"404"]
+
+
+def test_who_has_the_overview_already_gets_it_again_only_when_it_changed(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = histories.make_overview()
+
+    async def overview() -> Overview:
+        return shown
+
+    monkeypatch.setattr(served.service, "overview", overview)
+
+    def look(known: str) -> tuple[int, str, bytes]:
+        with served.connect() as client:
+            client.sendall(get("/v1/overview", f"If-None-Match: {known}", "Connection: close"))
+            head, _, body = read_all(client).partition(b"\r\n\r\n")
+        tag = re.search(rb"(?i)^etag: (.*)\r$", head, re.MULTILINE)
+        assert tag is not None
+        return int(head.split()[1]), tag[1].decode(), body
+
+    status, tag, body = look("")
+    assert (status, json.loads(body)["data"]["host"]) == (200, "example")
+    # That it was asked at another time is no news.
+    shown = replace(shown, at=histories.NOW + timedelta(days=7))
+    assert look(tag) == look(f'"other", {tag}') == (304, tag, b"")
+    shown = replace(shown, sentence="Cold: since a moment")
+    status, other, body = look(tag)
+    assert (status, json.loads(body)["data"]["sentence"]) == (200, "Cold: since a moment")
+    assert other != tag
 
 
 def test_a_job_is_accepted_and_says_where_it_is(served: Running) -> None:
@@ -256,9 +290,18 @@ def test_what_breaks_is_logged_once_and_told_without_details(served: Running, ca
     [
         ("Host: localhost", 200),
         ("Host:", 200),
-        ("Host: LOCALHOST:80", 200),
+        ("Host: LOCALHOST", 200),
+        ("Host: %2Frun%2Fuser%2F1000%2Fxpucached%2Fxpucached.sock", 200),
+        # Who names a port came by TCP, through a proxy: a page may be behind it, whatever it calls this host.
+        ("Host: localhost:80", 403),
+        ("Host: localhost:9090", 403),
+        ("Host: %2Frun:80", 403),
+        ("Host: 127.0.0.1", 403),
         ("Host: example.com", 403),
         ("Host: localhost\r\nOrigin: http://localhost", 403),
+        ("Host: localhost\r\nOrigin: null", 403),
+        ("Host: localhost\r\nSec-Fetch-Site: same-origin", 403),
+        ("Host: localhost\r\nsec-fetch-mode: cors", 403),
     ],
 )
 def test_only_local_requests_are_answered(served: Running, extra: str, status: int) -> None:
