@@ -156,6 +156,13 @@ class MissingExtra(XpucachedError):
     exit = 69
 
 
+class NoCluster(XpucachedError):
+    """The cluster that shall compile does not answer, has no workers, or they cannot work together."""
+
+    code = "no-cluster"
+    exit = 69
+
+
 class DiskError(XpucachedError):
     """A file or directory of this command cannot be read or written."""
 

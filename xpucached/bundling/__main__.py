@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, logs, messages
-from xpucached.bundling import exporting, fleet, importing, inspecting, merging, signing
+from xpucached.bundling import exporting, farming, fleet, importing, inspecting, merging, signing
 from xpucached.bundling.progress import Paced
 from xpucached.domain.bundles import (
     BundleOrder,
@@ -43,8 +43,10 @@ def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:
             return inspecting.diff(order, progress)
         case ImportBundle():
             return importing.take_in(order, progress)
-        case ReplayBundle():
+        case ReplayBundle(cluster=""):
             return importing.replay(order, progress)
+        case ReplayBundle():
+            return farming.replay(order, progress)
         case MergeBundles():
             return merging.merge(order, progress)
         case MakeKey():

@@ -181,6 +181,11 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
 
 def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
     """Compile the recipes of a bundle; see `ReplayBundle`."""
+    return replayed(order, progress)[0]
+
+
+def replayed(order: ReplayBundle, progress: Progress) -> tuple[BundleReplayReport, tuple[Path, ...]]:
+    """Compile the recipes of a bundle; give the report, and where what was made, or was there, lies."""
     bundle = members.opened(order.source)
     with bundle.layout:
         recipes = next((one for one in bundle.members if one.facts.content is BundleContent.RECIPES), None)
@@ -203,6 +208,7 @@ def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
                 progress,
                 recipes.facts.entries,
                 order.driver_cache,
+                order.threads,
                 trusted=verdict(bundle, recipes).signer is not None,
             )
             compiled.run(wanted(bundle, recipes, used, stores, shard))
@@ -212,7 +218,7 @@ def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
         raise WrongHost(
             "no recipe of the bundle is for a device of this driver", hint="see: xpucachectl bundle inspect"
         )
-    return BundleReplayReport(
+    report = BundleReplayReport(
         targets,
         order.into,
         len(compiled.made),
@@ -220,3 +226,4 @@ def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
         tuple(compiled.failures),
         order.keep_going,
     )
+    return report, (*(one.store / one.key.rpartition("/")[0] for one in compiled.made), *compiled.found)

@@ -83,12 +83,14 @@ class Recompiler:
         progress: Progress,
         total: int,
         cache: Path | None = None,
+        threads: int = 0,
         *,
         trusted: bool,
     ) -> None:
         """``limit`` are the seconds for one; ``cache`` is where the GPU driver keeps its own meanwhile.
 
-        What nobody who is ``trusted`` signed is compiled only with build options that are known.
+        ``threads`` is how many compile at a time; 0: as many as there are processors for us.  What nobody who is
+        ``trusted`` signed is compiled only with build options that are known.
         """
         self._used = used
         self._stores = stores
@@ -97,18 +99,24 @@ class Recompiler:
         self._total = total
         self._cache = cache
         self._trusted = trusted
+        self._threads = threads or min(_MOST_WORKERS, capacity.cores())
         self._queue: queue.Queue[Wanted | None] = queue.Queue(2 * _MOST_WORKERS)
         self._lock = threading.Lock()
         self._absent = 0
         self._cancel = threading.Event()
         self._broken: list[BaseException] = []
         self.made: list[MadeEntry] = []
-        self.present = 0
+        self.found: list[Path] = []  #: directories of entries that were there before
         self.failures: list[RecipeFailure] = []
+
+    @property
+    def present(self) -> int:
+        """How many were there before."""
+        return len(self.found)
 
     def run(self, wanted: Iterator[Wanted]) -> None:
         """Compile what is wanted.  Raises OSError of the stores, and `HostError` where no compiler starts."""
-        workers = [threading.Thread(target=self._work) for _ in range(min(_MOST_WORKERS, capacity.cores()))]
+        workers = [threading.Thread(target=self._work) for _ in range(self._threads)]
         for one in workers:
             one.start()
         try:
@@ -151,8 +159,9 @@ class Recompiler:
         if rebuilder is None:
             return
         key = rebuilder.expected_key(item.recipe, item.target)
-        if key is not None and is_held(into / key.rpartition("/")[0]):
-            self._count(present=1)
+        leaf = None if key is None else into / key.rpartition("/")[0]
+        if leaf is not None and is_held(leaf):
+            self._count(present=leaf)
             return
         odd = "" if self._trusted else build_options.unknown(item.recipe.options)
         if odd:
@@ -193,7 +202,7 @@ class Recompiler:
             return
         key = rebuilder.publish(recipe, target, binary, into)
         if key is None:
-            self._count(present=1)
+            self._count(present=into)
             return
         digest = program_digest(binary).hexdigest()
         entry = MadeEntry(target.kind, into, key, digest, target.family, seconds, len(recipe.input))
@@ -201,9 +210,10 @@ class Recompiler:
             self.made.append(entry)
         self._count()
 
-    def _count(self, *, present: int = 0) -> None:
+    def _count(self, *, present: Path | None = None) -> None:
         with self._lock:
-            self.present += present
+            if present is not None:
+                self.found.append(present)
             done = len(self.made) + self.present + len(self.failures)
             self._progress(done, self._total, "compiling")
 

@@ -68,6 +68,9 @@ def replay_options(one: argparse.ArgumentParser, path: Callable[[str], Path]) ->
     group.add_argument(
         "--shard", default="0/1", metavar="I/N", help="only part I of N, from 0; auto: as a system counts"
     )
+    group.add_argument(
+        "--on", metavar="URL", help="in parts, by the workers of a Dask cluster that share its files: dask://HOST:PORT"
+    )
     group.add_argument("--keep-going", action="store_true", help="what a compiler refuses is no failure")
     return one
 

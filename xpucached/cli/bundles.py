@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from datetime import UTC, datetime
@@ -47,6 +48,8 @@ _LARGEST: Final = 64 << 20
 """Bytes of a report."""
 _LONGEST_COMPLAINT: Final = 16 << 10
 _PATIENCE: Final = 5.0
+_OURS: Final = ("XPUCACHED_", "DASK_")
+"""How variables begin that steer the program, and the library by which it reaches a cluster."""
 
 
 def _export(given: Namespace) -> BundleOrder:
@@ -81,11 +84,25 @@ def _import(given: Namespace) -> BundleOrder:
 
 
 def _replay(given: Namespace) -> BundleOrder:
-    shard = _shard(given.shard)
     if given.into is None:
         raise RequestError("replay --bundle needs a place for what it makes: --into DIR")
+    if given.on is not None and given.shard != _WHOLE:
+        raise RequestError("--on makes parts itself", hint="leave out --shard, or --on")
     places = (given.driver_root, given.device, given.driver_cache)
-    return ReplayBundle(given.bundle, given.into, shard, *places, given.keep_going)
+    cluster = "" if given.on is None else _cluster(given.on)
+    return ReplayBundle(given.bundle, given.into, _shard(given.shard), *places, given.keep_going, cluster=cluster)
+
+
+_WHOLE: Final = "0/1"
+_SCHEDULER: Final = re.compile(r"dask(\+tls)?://((?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})", re.ASCII)
+
+
+def _cluster(text: str) -> str:
+    """Read where a scheduler is; give its address as it is called there.  Raises `RequestError`."""
+    found = _SCHEDULER.fullmatch(text)
+    if found is None:
+        raise RequestError(f"no scheduler {text!r}", hint="expected dask://HOST:PORT, or dask+tls://HOST:PORT")
+    return f"{'tls' if found[1] else 'tcp'}://{found[2]}"
 
 
 _COUNTING: Final = (
@@ -197,7 +214,7 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool) -> messages.Json:
         command = [*child.module("xpucached.bundling"), "--order", str(orders), "--fd", str(theirs)]
         started = child.start(
             command,
-            variables=child.environment({one: os.environ[one] for one in os.environ if one.startswith("XPUCACHED_")}),
+            variables=child.environment({one: os.environ[one] for one in os.environ if one.startswith(_OURS)}),
             stderr=child.PIPE,
             pipes=pipes,
         )

@@ -155,6 +155,8 @@ class ReplayBundle(Struct, frozen=True, tag="replay", tag_field="order"):
     device: str | None = None
     driver_cache: Path | None = None
     keep_going: bool = False  #: what a compiler refuses is no failure
+    threads: int = 0  #: that compile at a time; 0: as many as there are processors for us
+    cluster: str = ""  #: address of a scheduler whose workers do it in parts; empty: it is done here
 
 
 class MergeBundles(Struct, frozen=True, tag="merge", tag_field="order"):
@@ -264,6 +266,7 @@ class BundleReplayReport(Struct, frozen=True, tag="replay", tag_field="kind"):
     present: int
     failures: tuple[RecipeFailure, ...] = ()
     keep_going: bool = False
+    workers: int = 0  #: of a cluster that did it, at most at a time; 0: it was done here
 
 
 class KeyReport(Struct, frozen=True, tag="keygen", tag_field="kind"):

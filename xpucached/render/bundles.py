@@ -106,7 +106,8 @@ def _imported(of: ImportReport, style: TextStyle) -> str:
 def _replayed(of: BundleReplayReport) -> str:
     targets = [f"for {plain(one.device)}, {plain(one.toolchain)}" for one in of.targets]
     counts = f"{of.rebuilt} rebuilt into {plain(str(of.into))}, {of.present} there already, {len(of.failures)} failed"
-    return "\n".join((*targets, counts, *_failed(of.failures)))
+    where = (f"by {of.workers} workers",) if of.workers else ()
+    return "\n".join((*targets, counts, *where, *_failed(of.failures)))
 
 
 def _skipped(skipped: Mapping[str, int]) -> list[str]:

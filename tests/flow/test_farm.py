@@ -1,0 +1,124 @@
+"""A bundle's recipes in parts, by the workers of a real Dask cluster, one of which dies with its part half done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.flow.test_bundles import CTL, compiled, content, done
+from xpucached.bundling import farming, importing
+from xpucached.domain.bundles import BundleReplayReport, ExportBundle, ReplayBundle
+from xpucached.errors import NoCluster, XpucachedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.runtimes import Runtime
+
+KERNELS = tuple(f"kernel{number}" for number in range(8))
+
+
+@contextmanager
+def dask(*words: str) -> Iterator[psutil.Process]:
+    """Start a program of Dask's."""
+    code = "import sys; from dask.__main__ import main; sys.argv[0] = 'dask'; main()"
+    started = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield psutil.Process(started.pid)
+    finally:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@pytest.mark.runtime
+def test_a_worker_that_is_killed_changes_nothing_of_what_comes(
+    runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    pytest.importorskip("distributed")
+    first, other = runtime("rt2025.2"), runtime("drv2025.3")
+    assert compiled(first, tmp_path / "store", *KERNELS) == (0, len(KERNELS))
+    done(ExportBundle(tmp_path / "bundle", tmp_path / "store", recipes_only=True))
+    done(ReplayBundle(tmp_path / "bundle", tmp_path / "alone", driver_root=other.root))
+    port = free_port()
+
+    def start(root: Path, into: str) -> subprocess.Popen[bytes]:
+        words = ["replay", "--bundle", tmp_path / "bundle", "--into", tmp_path / into, "--driver-root", root, "--json"]
+        command = [*CTL, *map(str, words), "--on", f"dask://127.0.0.1:{port}"]
+        quickly = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+        return subprocess.Popen(
+            command, env=quickly if into == "none" else None, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def told(one: subprocess.Popen[bytes], status: int = 0) -> dict[str, object]:
+        output, complaint = one.communicate(timeout=200)
+        assert one.returncode == status, output + complaint
+        found: dict[str, object] = json.loads(output)
+        return found
+
+    assert "no scheduler answers" in str(told(start(other.root, "none"), 69))
+    with ExitStack() as stack:
+        stack.enter_context(dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"))
+        place = f"tcp://127.0.0.1:{port}"
+        words = ("worker", place, "--nthreads=1", "--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path))
+        workers = [stack.enter_context(dask(*words, f"--name={name}")) for name in ("a", "b")]
+        both = start(other.root, "both")
+        # Whoever has a child asks its driver or compiles, in the middle of a part.
+        until = time.monotonic() + 100
+        while not ((tmp_path / "both").exists() and workers[0].children()):
+            assert both.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        workers[0].kill()
+        report = told(both)["data"]
+        assert isinstance(report, dict)
+        assert (report["rebuilt"] + report["present"], report["failures"]) == (len(KERNELS), [])
+        assert content(tmp_path / "both") == content(tmp_path / "alone")
+
+        # The worker that is left serves another driver; what is there is not made again.
+        again = told(start(first.root, "both"))["data"]
+        assert isinstance(again, dict)
+        assert (again["rebuilt"], again["workers"]) == (len(KERNELS), 1)
+        assert content(tmp_path / "both") == content(tmp_path / "alone") | content(tmp_path / "store")
+
+
+def test_what_a_worker_made_elsewhere_is_not_called_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = BundleReplayReport((), tmp_path, 1, 0)
+    monkeypatch.setattr(farming, "_PATIENCE", 0.05)
+    monkeypatch.setattr(farming, "_LOOK", 0.01)
+    monkeypatch.setattr(importing, "replayed", lambda *_: (report, (tmp_path / "a",)))
+    order = ReplayBundle(tmp_path, tmp_path, cluster="tcp://none:1")
+    said: list[tuple[int, int, str]] = []
+    with futures.ThreadPoolExecutor(2) as pool:
+        with pytest.raises(NoCluster, match="is not here"):
+            farming.in_parts(order, pool, 3, 3, lambda *words: said.append(words), "compiling")
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a/0.bin").touch()
+        assert farming.in_parts(order, pool, 3, 3, lambda *words: said.append(words), "compiling").rebuilt == 3
+        assert [one[0] for one in said] == [1, 2, 3]
+
+        def fail(*_: object) -> None:
+            raise MemoryError("none is left")
+
+        monkeypatch.setattr(importing, "replayed", fail)
+        with pytest.raises(XpucachedError, match="MemoryError: none is left"):
+            farming.in_parts(order, pool, 3, 3, lambda *_: None, "compiling")
