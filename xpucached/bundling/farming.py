@@ -42,7 +42,7 @@ _LOOK: Final = 0.5
 _LARGEST: Final = 256 << 20
 
 
-class Pool(Protocol):
+class PartRunner(Protocol):
     """What runs functions somewhere, as `concurrent.futures.Executor` does."""
 
     def submit(self, work: Callable[[bytes], bytes], order: bytes, /) -> futures.Future[bytes]:
@@ -54,7 +54,7 @@ class _Client(contextlib.AbstractContextManager["_Client"], Protocol):
 
     def wait_for_workers(self, n_workers: int, timeout: float) -> None: ...
     def nthreads(self) -> Mapping[str, int]: ...
-    def get_executor(self, *, retries: int, pure: bool) -> contextlib.AbstractContextManager[Pool]: ...
+    def get_executor(self, *, retries: int, pure: bool) -> contextlib.AbstractContextManager[PartRunner]: ...
 
 
 class PartDone(Struct, frozen=True):
@@ -87,7 +87,7 @@ def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
 
 
 def in_parts(
-    order: ReplayBundle, pool: Pool, count: int, total: int, progress: Progress, words: str
+    order: ReplayBundle, pool: PartRunner, count: int, total: int, progress: Progress, words: str
 ) -> BundleReplayReport:
     """Have all parts done, and sum up what came of them.  Raises what a part raised at last."""
     single = replace(order, threads=1, cluster="")
@@ -149,7 +149,7 @@ def _sum(first: BundleReplayReport, other: BundleReplayReport) -> BundleReplayRe
 
 
 @contextlib.contextmanager
-def _cluster(address: str) -> Iterator[tuple[Pool, int, int]]:
+def _cluster(address: str) -> Iterator[tuple[PartRunner, int, int]]:
     """Connect with a scheduler; give what runs functions there, in how many places, and how many workers these are."""
     try:
         distributed = importlib.import_module("distributed")  # an extra
