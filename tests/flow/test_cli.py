@@ -18,6 +18,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.support.api_stub import NASTY, NOW, Running, make_entry, make_status, running
+from tests.support.command_line import run
 from xpucached import __version__, cli, sockets
 from xpucached.api import requests
 from xpucached.api.endpoints import Right
@@ -42,20 +43,6 @@ if TYPE_CHECKING:
     from xpucached.domain.queries import EntryPage, EntryQuery
 
 COMMAND: Final = (sys.executable, "-m", "xpucached.cli")
-
-
-@pytest.fixture
-def served(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    with running(short_dir) as one:
-        monkeypatch.setenv("XPUCACHED_SOCKET", str(one.path))
-        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-        yield one
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    status = cli.main(words)
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 @contextlib.contextmanager

@@ -9,30 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from tests import REPOSITORY
-from tests.support.api_stub import Running, make_entry, make_model, running
-from xpucached import cli
+from tests.support.api_stub import Running, make_entry, make_model
+from tests.support.command_line import run
 from xpucached.cli import arguments, capture_env, habits
 from xpucached.domain.models import Warmth
 from xpucached.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def served(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    with running(short_dir) as one:
-        monkeypatch.setenv("XPUCACHED_SOCKET", str(one.path))
-        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-        yield one
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    status = cli.main(words)
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 def test_a_bare_command_shows_the_status_and_where_help_is(served: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,24 +14,16 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests import REPOSITORY
-from tests.support.api_stub import Running, running
+from tests.support.api_stub import Running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.flow
 
 PRINT: Final = "import json, os; print(json.dumps(dict(os.environ)))"
 CACHED: Final = {"SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": "/var/cache/it's resnet"}
-
-
-@pytest.fixture
-def served(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    with running(short_dir) as one:
-        monkeypatch.setenv("XPUCACHED_SOCKET", str(one.path))
-        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-        yield one
 
 
 def ctl(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
