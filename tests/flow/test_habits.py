@@ -11,12 +11,17 @@ from msgspec.structs import replace
 
 from tests.support.api_stub import Running, make_entry, make_model
 from tests.support.command_line import run
-from xpucached.cli import arguments, capture_env, habits
+from xpucached.api.requests import PrewarmModels
+from xpucached.cli import arguments, capture_env, habits, waiting
 from xpucached.domain.models import Warmth
+from xpucached.domain.names import ModelName
+from xpucached.domain.status import Verdict
 from xpucached.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from xpucached.domain.status import Status
 
 
 def test_a_bare_command_shows_the_status_and_where_help_is(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +139,43 @@ def test_a_variable_needs_a_name(tmp_path: Path) -> None:
     for wrong in ("=1", "=", "", "a\0b=1"):
         with pytest.raises(RequestError, match="no name of a variable"):
             capture_env.capture(["true"], tmp_path, [wrong], None, {"PATH": "/bin:/usr/bin"})
+
+
+def test_a_model_is_registered_with_what_is_odd_and_when_it_is_warmed(
+    served: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("model", "add", "net", "--store", str(tmp_path / "not-there"))
+    status, out, err = run(capsys, *words, "--", "/bin/true")
+    assert (status, err) == (
+        0,
+        f"note: there is no directory {tmp_path}/not-there yet; the first run makes the store there\n",
+    )
+    assert out.endswith("It is warmed by itself soon; now: xpucachectl prewarm net\n")
+    status, out, err = run(capsys, *words, "--replace", "-q", "--", "/bin/true")
+    assert (status, out, err) == (0, "net\n", "")
+    status, out, _ = run(capsys, *words, "--replace", "--prewarm", "--", "/bin/true")
+    assert (status, "warmed  resnet" in out) == (0, True), out
+    assert served.service.asked[-1] == PrewarmModels(models=(ModelName("net"),))
+
+
+def test_status_waits_for_a_daemon_and_for_its_first_look(
+    served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_dir: Path
+) -> None:
+    monkeypatch.setattr(waiting, "_PAUSE", 0.0)
+    looks = iter([Verdict.STARTING, Verdict.STARTING])
+    usual = served.service.status
+
+    async def first() -> Status:
+        return replace(await usual(), verdict=next(looks, Verdict.WARM))
+
+    monkeypatch.setattr(served.service, "status", first)
+    assert run(capsys, "status", "--wait") == (0, run(capsys, "status")[1], "This host is warm.\n")
+    served.service.verdict, looks = Verdict.STARTING, iter([Verdict.STARTING] * 3)
+    assert run(capsys, "status", "--wait", "--timeout", "0.001s")[0] == 1, "the time is up"
+    nobody = ("--socket", str(short_dir / "nobody"), "status", "--wait", "--timeout", "0.1s")
+    status, _, err = run(capsys, *nobody)
+    assert (status, err.splitlines()[0]) == (69, "Waiting for the daemon to answer")
+    assert run(capsys, *nobody, "--check")[0] == 3
 
 
 def test_emptying_the_trash_asks_on_a_terminal(

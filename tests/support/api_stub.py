@@ -404,7 +404,7 @@ class Standin:
         model = Model(request.name, workload, request.store, request.priority, request.pinned)
         made = ModelStatus.of(model, Warmth.COLD, "never run", WarmReason.NEVER)
         self.registered[request.name] = made
-        return made
+        return replace(made, due="It is warmed by itself soon")
 
     async def remove_model(self, name: ModelName) -> RemovedModel:
         """Forget a model."""

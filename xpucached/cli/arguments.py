@@ -90,8 +90,7 @@ def _parser() -> _ArgumentParser:
         made.set_defaults(verb=full or name)
         return made
 
-    one = verb("status", "tell whether this host is warm")
-    one.add_argument("--check", action="store_true", help=_CHECK)
+    _status(verb("status", "tell whether this host is warm"))
     _ls(verb("ls", "list entries"))
     verb("show", "show entries").add_argument(
         "ref", nargs="+", metavar="REF", type=str.lower, help="as ls shows it; its beginning is enough"
@@ -205,6 +204,12 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
     group.add_argument("--no-color", action="store_true", default=default(value=False), help="never use colours")
 
 
+def _status(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--check", action="store_true", help=_CHECK)
+    one.add_argument("--wait", action="store_true", help="until a daemon answers and has looked at everything once")
+    one.add_argument("--timeout", type=values.duration, default=300.0, metavar="T", help="wait at most so long (5m)")
+
+
 def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--kind", metavar="KIND", help="sycl, …")
     one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one; current")
@@ -244,6 +249,7 @@ def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> Non
     which.add_argument(
         "--if-changed", action="store_true", help="change it if something is another than it was: for scripts"
     )
+    one.add_argument("--prewarm", action="store_true", help="warm it now, and wait for it")
     workload_options.add_options(one)
     narrowing.declare(verb("list", "list models", models, "model list"), "model list")
     verb("show", "show models", models, "model show").add_argument("name", nargs="+", metavar="NAME")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from xpucached.api.endpoints import Request
     from xpucached.cli.output import Output
+    from xpucached.domain.names import ModelName
 
 
 def _job_names(job: Job) -> str:
@@ -94,6 +95,14 @@ def _verdict(job: Job, owner: str = "") -> int:
             print(f"xpucachectl: {whose}not every model is warm: {cold} not", file=sys.stderr)
             return RunFailed.exit
     return 0
+
+
+def warm(output: Output, model: ModelName) -> int:
+    """Warm one model, and wait until it is."""
+    begun = output.client.call(requests.PrewarmModels(models=(model,)))
+    last = wait(output.client, begun.value, quiet=output.quiet, given=hints.flags(output.options))
+    output.tell(last, jobs.job, _warmed)
+    return _verdict(last.value)
 
 
 def prewarm(output: Output) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
-from xpucached.cli import capture_env, workload_options
-from xpucached.domain.models import Added, RemovedModel
+from xpucached.cli import capture_env, commands_jobs, hints, registration, workload_options
+from xpucached.domain.models import Added, ModelStatus, RemovedModel
 from xpucached.domain.workloads import Loader
 from xpucached.errors import RequestError
 from xpucached.printing import plain
@@ -45,12 +46,30 @@ def _add(output: Output) -> int:
         if_changed=given.if_changed,
     )
     answer = output.client.call(request)
-    output.tell(
-        answer,
-        lambda value, style: f"{_ADDED.get(value.added, 'registered')}\n{models.model(value, style)}",
-        lambda value: value.model.name,
-    )
+    if not output.quiet:
+        _say_what_is_odd(output, request)
+    if given.prewarm:
+        return commands_jobs.warm(output, answer.value.name)
+    output.tell(answer, _added, lambda value: value.model.name)
     return 0
+
+
+def _added(value: ModelStatus, style: TextStyle) -> str:
+    due = f"\n\n{plain(value.due)}; now: xpucachectl prewarm {plain(value.name)}" if value.due else ""
+    return f"{_ADDED.get(value.added, 'registered')}\n{models.model(value, style)}{due}"
+
+
+def _say_what_is_odd(output: Output, asked: requests.AddModel) -> None:
+    """Say what may not be as it is meant, while who registers a model looks."""
+    host = output.client.call(requests.GetStatus()).value.host
+    own = not output.options.of and output.options.socket is None
+    said = [*registration.notes(asked, host, own=own)]
+    if host is not None and not host.offered and not asked.exercise.elsewhere:
+        program = asked.exercise.python or next(iter(asked.command), "")
+        if found := registration.brought_driver(program, asked.variables):
+            said.append(registration.leading(plain(asked.name), found, os.environ))
+    for one in said:
+        print(f"note: {hints.aimed(one, hints.flags(output.options), os.environ)}", file=sys.stderr)
 
 
 _ADDED: Final[Mapping[Added | None, str]] = {Added.REPLACED: "replaced", Added.SAME: "already so"}

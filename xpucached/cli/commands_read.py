@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import __version__, answers, codec
 from xpucached.api import host_requests, looking, requests
-from xpucached.cli import everyone, following, listing, narrowing, running
+from xpucached.cli import everyone, following, listing, narrowing, running, waiting
 from xpucached.domain import checks
-from xpucached.errors import RequestError, Unavailable
+from xpucached.errors import RequestError, RunFailed, Unavailable
 from xpucached.kinds.variables import KNOWN
 from xpucached.printing import plain
 from xpucached.render import diagnosis, inspection, models, status
@@ -38,12 +38,14 @@ def _check_or_show(output: Output, request: Request[_T], check: Callable[[_T, da
 
 
 def _status(output: Output) -> int:
-    return _check_or_show(output, requests.GetStatus(), checks.check)
+    known = not output.options.wait or waiting.for_daemon(output)
+    return max(_check_or_show(output, requests.GetStatus(), checks.check), 0 if known else RunFailed.exit)
 
 
 def host(output: Output) -> int:
     """Return how the host stands."""
-    return _check_or_show(output, host_requests.GetHost(), checks.check_host)
+    known = not output.options.wait or waiting.for_host(output)
+    return max(_check_or_show(output, host_requests.GetHost(), checks.check_host), 0 if known else RunFailed.exit)
 
 
 def _env(output: Output) -> int:

@@ -288,7 +288,8 @@ class ModelStatus(Struct, frozen=True):
     run: Run | None
     changes: tuple[str, ...] = ()  #: what changed since it was proven, a sentence each
     layers: tuple[Layer, ...] = ()  #: what it was proven with, by the kinds of caches
-    added: Added | None = None  #: only in the answer to who registers it
+    added: Added | None = None  #: only in the answer to who registers it …
+    due: str = ""  #: … and when it is warmed without being asked for, a sentence; empty if there is nothing to do
 
     @classmethod
     def of(

@@ -64,7 +64,8 @@ def _architectures(given: str) -> str:
 
 async def _add_model(service: Service, asked: requests.AddModel) -> ModelStatus:
     added = await service.models.add(asked)
-    return replace(await service.prewarmer.status_of(asked.name), added=added)
+    status = await service.prewarmer.status_of(asked.name)
+    return replace(status, added=added, due=service.upkeep.due(status))
 
 
 async def _runs(service: Service, asked: requests.ListRuns) -> tuple[Run, ...]:

@@ -9,10 +9,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from xpucached.domain.models import Warmth
+from xpucached.render.text import seconds
 from xpucached.service import automatic, quota
 from xpucached.service.replay import ReplayRequest
 
 if TYPE_CHECKING:
+    from xpucached.domain.models import ModelStatus
     from xpucached.service.ahead import AheadPreparer
     from xpucached.service.automatic import Part
     from xpucached.service.context import Context
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from xpucached.service.survey import Surveyor
     from xpucached.service.trash import TrashKeeper
     from xpucached.service.verify import Verifier
+
+_LEFT_ALONE: Final = frozenset({Warmth.WARM, Warmth.UNCACHED, Warmth.WARMING, Warmth.UNKNOWN})
+"""A model that stands so is not about to be warmed."""
 
 _LOOK: Final = 2.0
 """Seconds between looks at the host while models wait for it to be calm."""
@@ -76,6 +82,21 @@ class Upkeep:
     def busy(self) -> bool:
         """Whether something is done, or waits until it may be."""
         return any(task is not None and not task.done() for task in (self._task, self._waiting, self._preparing))
+
+    def due(self, model: ModelStatus) -> str:
+        """Say when a model that was just registered is warmed without being asked for; empty if it need not be."""
+        settings, closed = self._context.settings, self._prewarmer.throttle.closed()
+        if model.warmth in _LEFT_ALONE:
+            return ""
+        if not settings.schedule.prewarm:
+            return "It is not warmed by itself, as schedule.prewarm is off"
+        if not self._context.ready:
+            when = "as soon as this host has been looked at"
+        elif not self._context.present.offered and not model.exercise.elsewhere:
+            when = "as soon as there is a device for it"
+        else:
+            when = f"at the next look, within {seconds(settings.schedule.scan_interval)}"
+        return f"It is warmed by itself {when}{f'; {closed}' if closed else ', once the host is calm'}"
 
     async def stop(self) -> None:
         """Begin nothing more."""

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import pwd
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support import catalogs
+from tests.support.api_stub import make_model
 from xpucached.api.requests import AddModel
 from xpucached.catalog.models import all_models
-from xpucached.domain.models import Added
+from xpucached.domain.models import Added, Warmth
 from xpucached.domain.names import ModelName
+from xpucached.domain.workloads import RunSpec
 from xpucached.errors import Conflict
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, disk
@@ -92,6 +95,25 @@ def test_the_same_thing_twice_is_no_error_and_another_one_is(tmp_path: Path) -> 
             with pytest.raises(Conflict, match=r"is declared in .*net\.toml, with another command$"):
                 add(one)
         assert known() == [(str(file), *COMMANDS[0])]
+
+
+def test_who_registers_a_model_hears_when_it_is_warmed(tmp_path: Path) -> None:
+    config = loading.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        context = Context(config, catalog, {})
+        upkeep, cold = Service(context, ProcessStarter({}, "test")).upkeep, make_model(warmth=Warmth.COLD)
+        calm = ", once the host is calm"
+        assert upkeep.due(cold) == f"It is warmed by itself as soon as this host has been looked at{calm}"
+        context.ready = True
+        assert upkeep.due(cold) == f"It is warmed by itself as soon as there is a device for it{calm}"
+        anywhere = replace(cold, exercise=RunSpec(device="cpu"))
+        assert upkeep.due(anywhere) == f"It is warmed by itself at the next look, within 10 min{calm}"
+        shut = (datetime.now().astimezone().hour + 2) % 24 * 60
+        context.settings = replace(config, throttle=replace(config.throttle, window=(shut, shut + 30)))
+        assert upkeep.due(anywhere).endswith(f"; it waits for its time, {shut // 60:02}:00 to {shut // 60:02}:30")
+        context.settings = replace(config, schedule=replace(config.schedule, prewarm=False))
+        assert upkeep.due(cold) == "It is not warmed by itself, as schedule.prewarm is off"
+        assert upkeep.due(make_model()) == ""
 
 
 def test_models_whose_directory_cannot_be_read_just_now_are_not_forgotten(

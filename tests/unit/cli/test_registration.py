@@ -1,0 +1,91 @@
+"""What is noticed of a model while it is registered."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support import api_stub
+from xpucached.api.requests import AddModel
+from xpucached.cli import registration
+from xpucached.domain.names import ModelName
+from xpucached.domain.workloads import Loader, RunSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOST: Final = api_stub.make_host()
+PLAIN: Final = RunSpec()
+
+
+def asked(place: Path, *command: str, exercise: RunSpec = PLAIN, store: Path | None = None) -> AddModel:
+    return AddModel(name=ModelName("net"), directory=place, command=command, exercise=exercise, store=store)
+
+
+def loaded(place: Path, target: str, python: str = sys.executable) -> AddModel:
+    exercise = RunSpec(loader=Loader.PYTHON, python=python, target=target, device="cpu")
+    return asked(place, exercise=exercise)
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("xpu:0", None),
+        ("cuda:3", None),
+        ("xpu", None),
+        ("xpu:1", "it is meant for xpu:1, and this host has one GPU, xpu:0"),
+    ],
+)
+def test_a_device_that_is_not_here(tmp_path: Path, device: str, said: str | None) -> None:
+    order = asked(tmp_path, "/bin/true", "{device}", exercise=RunSpec(device=device))
+    assert [*registration.notes(order, HOST, own=True)] == ([said] if said else [])
+
+
+def test_a_command_that_is_not_told_its_device_and_a_store_that_is_not_there(tmp_path: Path) -> None:
+    order = asked(tmp_path, "/bin/true", exercise=RunSpec(device="cpu"), store=tmp_path / "sycl")
+    found = [*registration.notes(order, None, own=True)]
+    assert [one.split(",")[0] for one in found] == [
+        f"there is no directory {tmp_path}/sycl yet; the first run makes the store there",
+        "no word of its command holds {device}",
+    ]
+    (tmp_path / "sycl").mkdir()
+    assert [*registration.notes(asked(tmp_path, "/bin/true", store=tmp_path / "sycl"), HOST, own=True)] == []
+
+
+@pytest.mark.flow
+def test_the_models_own_python_is_asked_for_what_will_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert [*registration.notes(loaded(tmp_path, "app:warm"), HOST, own=True)] == []
+    assert not (tmp_path / "ran").exists(), "nothing of it is run"
+    missing = loaded(tmp_path, "not_here.deeper:warm")
+    (said,) = registration.notes(missing, HOST, own=True)
+    assert said == f"{sys.executable} does not find not_here in {tmp_path}"
+    assert [*registration.notes(missing, HOST, own=False)] == [], "another user's programs are not started"
+    (said,) = registration.notes(loaded(tmp_path, "app:warm", "/no/python"), HOST, own=True)
+    assert said.startswith("/no/python cannot be started: ")
+    (said,) = registration.notes(loaded(tmp_path, "app:warm", "/bin/false"), HOST, own=True)
+    assert said == "/bin/false was asked for app, and ended with status 1"
+
+
+def test_a_driver_of_the_environment_is_found_and_the_lines_that_lead_there(tmp_path: Path) -> None:
+    program = str(tmp_path / "bin" / "python")
+    assert registration.brought_driver(program, {}) == {}
+    libraries = tmp_path / "lib"
+    libraries.mkdir()
+    for name in ("libOpenCL.so.1", "libintelocl.so"):
+        (libraries / name).touch()
+    found = registration.brought_driver(program, {"LD_LIBRARY_PATH": "/opt/lib"})
+    driver = f"{libraries}/libintelocl.so"
+    assert found == {"LD_LIBRARY_PATH": f"{libraries}:/opt/lib", "OCL_ICD_FILENAMES": driver}
+    assert registration.brought_driver(program, {"OCL_ICD_FILENAMES": "/x.so"}) == {}
+    said = registration.leading("net", found, {}).splitlines()
+    assert (
+        said[0] == f"its environment brings a driver, {driver}, and nothing leads its programs there. For this model:"
+    )
+    assert f"--env OCL_ICD_FILENAMES={driver}" in said[1]
+    assert said[2] == "or for all programs, in ~/.config/xpucached/xpucached.toml:"
+    assert said[4].strip() == (
+        f'variables = {{ LD_LIBRARY_PATH = "{libraries}:/opt/lib", OCL_ICD_FILENAMES = "{driver}" }}'
+    )
