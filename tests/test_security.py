@@ -38,6 +38,7 @@ ATTACKERS: Final = (
     "A hostile store",
     "A hostile runtime, driver or compiler",
     "Hostile output of a program",
+    "A registry, or who stands before it",
 )
 
 

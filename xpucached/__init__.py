@@ -6,7 +6,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     5   server
     4   service · hostd · bundling
     3   watch · kinds · inspection · answers
-    2   planning · host · watchd · catalog · settings · api · render · incidents · bundle
+    2   planning · host · watchd · catalog · settings · api · render · incidents · bundle · registry
     1   binaries · codec · errors · quantities · sockets · systemd · logs · deadlines · threads · processes
     0   domain · messages · printing
 

@@ -142,6 +142,20 @@ class Unsigned(XpucachedError):
     exit = 77
 
 
+class RegistryError(XpucachedError):
+    """A registry cannot be reached, does not answer as registries do, or breaks off again and again."""
+
+    code = "registry"
+    exit = 69
+
+
+class RegistryDenied(XpucachedError):
+    """A registry wants an account that is not known here, refuses the one that is, or may not be given it."""
+
+    code = "registry-denied"
+    exit = 77
+
+
 class AlreadyThere(XpucachedError):
     """What was to be made is there already; it stays as it is."""
 

@@ -279,7 +279,15 @@ def test_programs_find_what_a_read_only_store_has_and_write_above_it(
 
 @pytest.mark.parametrize("room", ["daemon.user_daemon", "daemon.host_daemon", "cli.program", "watchd.__main__"])
 def test_nobody_else_loads_what_only_bundles_need(room: str) -> None:
-    heavy = ("cryptography", "distributed", "backports", "compression.zstd", "xpucached.bundling", "xpucached.bundle.")
+    heavy = (
+        "cryptography",
+        "distributed",
+        "backports",
+        "compression.zstd",
+        "xpucached.bundling",
+        "xpucached.bundle.",
+        "xpucached.registry",
+    )
     code = f"import sys, xpucached.{room}; print([one for one in sys.modules if one.startswith({heavy})])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
 

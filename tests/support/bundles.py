@@ -149,3 +149,20 @@ def bomb(begin: bytes, size: int) -> bytes:
     one = zlib.compressobj(9, zlib.DEFLATED, 31)
     piece = bytes(1 << 20)
     return one.compress(begin) + b"".join(one.compress(piece) for _ in range(size >> 20)) + one.flush()
+
+
+def signed(place: Path, key: str) -> Path:
+    """Make a bundle of one entry that a key has signed."""
+    from xpucached.bundle import trust  # noqa: PLC0415 - needs an extra
+    from xpucached.bundling.signing import sign_all  # noqa: PLC0415 - as above
+
+    plain = tar(good())
+    layer = packed(plain)
+    with LayoutWriter(place) as layout_:
+        digest = hashlib.sha256(layer).hexdigest()
+        layout_.put_file(f"blobs/sha256/{digest}", layer)
+        described = Descriptor(f"{words.LAYER}+{HOW}", f"sha256:{digest}", len(layer))
+        member = members.put_image(layout_, described, facts(plain))
+        sign_all(layout_, [member], trust.private_key(key))
+        layout_.finish()
+    return place

@@ -69,6 +69,15 @@ class LayoutWriter:
         self.put_file(f"blobs/sha256/{digest[7:]}", data)
         return Descriptor(media_type, digest, len(data), artifact_type, annotations or {}, platform)
 
+    def take(self, path: Path, name: str) -> None:
+        """Take a file that lies beside as one of the layout's own."""
+        with _told(self._dest):
+            path.chmod(0o666 & ~_umask())
+            try:
+                os.link(path, self._place / name)
+            except OSError:
+                shutil.copy(path, self._place / name)
+
     def layer(self, how: Compression, media_type: str) -> LayerWriter:
         """Begin a layer."""
         return LayerWriter(self._place, how, f"{media_type}+{how}")

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, logs, messages
-from xpucached.bundling import exporting, farming, fleet, importing, inspecting, merging, signing
+from xpucached.bundling import exporting, farming, fleet, importing, inspecting, merging, registries, signing
 from xpucached.bundling.progress import Paced
 from xpucached.domain.bundles import (
     BundleOrder,
@@ -19,6 +19,8 @@ from xpucached.domain.bundles import (
     InspectBundle,
     MakeKey,
     MergeBundles,
+    PullBundle,
+    PushBundle,
     ReplayBundle,
 )
 from xpucached.domain.fleet import AskFingerprint, DiffFleet, FleetOrder
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _LARGEST: Final = 16 << 20
 
 
-def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:
+def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:  # noqa: PLR0911 - one for each order
     """Do what an order says."""
     match order:
         case ExportBundle():
@@ -51,6 +53,10 @@ def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:
             return merging.merge(order, progress)
         case MakeKey():
             return signing.keygen(order)
+        case PushBundle():
+            return registries.push(order, progress)
+        case PullBundle():
+            return registries.pull(order, progress)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -338,7 +338,8 @@ def _trash(verb: Callable[..., _ArgumentParser]) -> None:
 
 
 def _other_hosts(verb: Callable[..., _ArgumentParser]) -> None:
-    bundle_options.add(verb("bundle", "take kernels to other hosts: export, look at, compare"), verb, values.path)
+    one = verb("bundle", "take kernels to other hosts: export, look at, compare")
+    bundle_options.add(one, verb, values.path, values.duration)
     fleet_options.add(verb, values.path)
 
 

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 
 def add(
-    parser: argparse.ArgumentParser, verb: Callable[..., argparse.ArgumentParser], path: Callable[[str], Path]
+    parser: argparse.ArgumentParser,
+    verb: Callable[..., argparse.ArgumentParser],
+    path: Callable[[str], Path],
+    seconds: Callable[[str], float],
 ) -> None:
-    """Say what each command takes; ``path`` reads a path."""
+    """Say what each command takes; ``path`` and ``seconds`` read a path and a time."""
     within = parser.add_subparsers(
         title="commands", dest="verb_", metavar="COMMAND", required=True, parser_class=type(parser)
     )
@@ -50,6 +53,19 @@ def add(
     one.add_argument("sources", metavar="BUNDLE", type=path, nargs="+", help="folders or .tar files")
     one.add_argument("dest", metavar="DEST", type=path, help="as for export")
     _packs(one)
+    one = verb("push", "copy a bundle into a registry", within, "bundle push")
+    one.add_argument("source", metavar="BUNDLE", type=path, help="a folder or a .tar file")
+    one.add_argument("reference", metavar="REF", help="HOST[:PORT]/REPOSITORY[:TAG] (default tag: latest)")
+    one.add_argument(
+        "--mount-from", default="", metavar="REPOSITORY", help="link what this repository of the registry has already"
+    )
+    _reaches(one, path, seconds)
+    one = verb("pull", "copy a bundle from a registry", within, "bundle pull")
+    one.add_argument("reference", metavar="REF", help="HOST[:PORT]/REPOSITORY[:TAG|@DIGEST] (default tag: latest)")
+    one.add_argument(
+        "dest", metavar="BUNDLE", type=path, help="a folder, or a file that ends with .tar; must not exist"
+    )
+    _reaches(one, path, seconds)
     one = verb("keygen", "make a key to sign bundles with", within, "bundle keygen")
     one.add_argument("name", metavar="NAME", type=path, help="of the two files: NAME.key and NAME.pub")
     one = verb("inspect", "say what is in a bundle", within, "bundle inspect")
@@ -73,6 +89,15 @@ def replay_options(one: argparse.ArgumentParser, path: Callable[[str], Path]) ->
     )
     group.add_argument("--keep-going", action="store_true", help="what a compiler refuses is no failure")
     return one
+
+
+def _reaches(one: argparse.ArgumentParser, path: Callable[[str], Path], seconds: Callable[[str], float]) -> None:
+    one.add_argument("--ca-file", type=path, metavar="FILE", help="trust the authorities in this file, too (PEM)")
+    one.add_argument("--plain-http", action="store_true", help="without TLS: then no account is told but to this host")
+    one.add_argument("--token-host", default="", metavar="HOST", help="this host may hear the account, to give a token")
+    one.add_argument(
+        "--patience", type=seconds, default=60.0, metavar="T", help="how long it may be silent (default: 1m)"
+    )
 
 
 def _packs(one: argparse.ArgumentParser) -> None:

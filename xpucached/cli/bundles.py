@@ -30,11 +30,14 @@ from xpucached.domain.bundles import (
     InspectBundle,
     MakeKey,
     MergeBundles,
+    PullBundle,
+    PushBundle,
+    RegistryAccess,
     ReplayBundle,
 )
 from xpucached.errors import RequestError, RunFailed, XpucachedError
 from xpucached.printing import plain
-from xpucached.processes import child
+from xpucached.processes import child, credential_helper
 from xpucached.render import bundles
 from xpucached.render.text import TextStyle
 
@@ -105,6 +108,10 @@ def _cluster(text: str) -> str:
     return f"{'tls' if found[1] else 'tcp'}://{found[2]}"
 
 
+def _access(given: Namespace) -> RegistryAccess:
+    return RegistryAccess(given.ca_file, given.plain_http, given.token_host.casefold(), given.patience)
+
+
 _COUNTING: Final = (
     ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", ""),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
@@ -138,6 +145,8 @@ ORDERS: Final[Mapping[str, Callable[[Namespace], BundleOrder]]] = {
     "bundle verify": lambda given: InspectBundle(given.source, deep=True),
     "bundle import": _import,
     "bundle merge": lambda given: MergeBundles(tuple(given.sources), given.dest, given.compression, _key(given.sign)),
+    "bundle push": lambda given: PushBundle(given.source, given.reference, _access(given), given.mount_from),
+    "bundle pull": lambda given: PullBundle(given.reference, given.dest, _access(given)),
     "bundle keygen": lambda given: MakeKey(given.name),
     "bundle diff": lambda given: DiffBundles((given.first, given.second)),
 }
@@ -212,9 +221,12 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool) -> messages.Json:
         orders = pipes.content("order", codec.dumps(codec.to_json(order)))
         answers, theirs = pipes.from_child()
         command = [*child.module("xpucached.bundling"), "--order", str(orders), "--fd", str(theirs)]
+        more = {one: os.environ[one] for one in os.environ if one.startswith(_OURS)}
+        if isinstance(order, PushBundle | PullBundle):
+            more |= credential_helper.variables(os.environ)
         started = child.start(
             command,
-            variables=child.environment({one: os.environ[one] for one in os.environ if one.startswith(_OURS)}),
+            variables=child.environment(more),
             stderr=child.PIPE,
             pipes=pipes,
         )

@@ -39,6 +39,8 @@ EXAMPLES: Final = {
     "run": ("xpucachectl run llama -- python3 app.py",),
     "env": ('eval "$(xpucachectl env llama)"', "xpucachectl env llama --systemd"),
     "fingerprint": ("xpucachectl fingerprint", "xpucachectl fingerprint --nfd"),
+    "bundle push": ("xpucachectl bundle push app.bundle registry.example.com/caches/app:v1",),
+    "bundle pull": ("xpucachectl bundle pull registry.example.com/caches/app:v1 app.bundle",),
     "fleet diff": ("xpucachectl fleet diff hosts/ --bundle app.bundle",),
     "setup": ("xpucachectl setup --user --dry-run",),
     "config show": ("xpucachectl config show --json",),

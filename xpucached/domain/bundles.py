@@ -174,7 +174,43 @@ class MakeKey(Struct, frozen=True, tag="keygen", tag_field="order"):
     name: Path
 
 
-BundleOrder = ExportBundle | InspectBundle | DiffBundles | ImportBundle | ReplayBundle | MergeBundles | MakeKey
+class RegistryAccess(Struct, frozen=True):
+    """How a registry is reached."""
+
+    ca_file: Path | None = None  #: certificates of authorities that are trusted besides the system's
+    plain_http: bool = False  #: without TLS
+    token_host: str = ""  #: a host that may hear the account because the registry sends there for tokens
+    patience: float = 60.0  #: seconds that it may be silent
+
+
+class PushBundle(Struct, frozen=True, tag="push", tag_field="order"):
+    """Copy a bundle into a registry."""
+
+    source: Path
+    reference: str
+    access: RegistryAccess = RegistryAccess()
+    mount_from: str = ""  #: a repository of the same registry that may have some of it
+
+
+class PullBundle(Struct, frozen=True, tag="pull", tag_field="order"):
+    """Copy a bundle from a registry."""
+
+    reference: str
+    dest: Path
+    access: RegistryAccess = RegistryAccess()
+
+
+BundleOrder = (
+    ExportBundle
+    | InspectBundle
+    | DiffBundles
+    | ImportBundle
+    | ReplayBundle
+    | MergeBundles
+    | MakeKey
+    | PushBundle
+    | PullBundle
+)
 
 
 # -- what came of it --------------------------------------------------------------------------------------------------
@@ -277,4 +313,28 @@ class KeyReport(Struct, frozen=True, tag="keygen", tag_field="kind"):
     hint: str  #: by which signatures name it
 
 
-BundleReport = ExportReport | InspectReport | DiffReport | ImportReport | BundleReplayReport | KeyReport
+class PushReport(Struct, frozen=True, tag="push", tag_field="kind"):
+    """What a registry has now."""
+
+    reference: str
+    digest: str  #: of the index
+    sent: int  #: blobs that were sent
+    mounted: int  #: blobs that another repository had
+    present: int  #: blobs that were there
+    bytes: int  #: that were sent
+    signatures: int
+
+
+class PullReport(Struct, frozen=True, tag="pull", tag_field="kind"):
+    """What came from a registry."""
+
+    view: BundleView
+    reference: str
+    fetched: int  #: bytes that came
+    kept: int  #: bytes that an earlier one, which did not come to its end, had got
+    signatures: int
+
+
+BundleReport = (
+    ExportReport | InspectReport | DiffReport | ImportReport | BundleReplayReport | KeyReport | PushReport | PullReport
+)

@@ -227,12 +227,13 @@ def run(
     directory: str | os.PathLike[str] = "/",
     answering: str = "",
     largest: int = _LARGEST,
+    stdin: bytes = b"",
 ) -> Ended:
     """Start a program, hear what it says until it ends, and end it if it takes too long or says too much.
 
-    ``answering`` is the option by which it is told on which descriptor to answer; then stdout counts as stderr.  Of
-    the answer, or else of stdout, ``largest`` bytes are taken, of stderr the end.  Raise OSError, or ValueError for
-    words that cannot be given.
+    ``answering`` is the option by which it is told on which descriptor to answer; then stdout counts as stderr.
+    ``stdin`` is what it reads there.  Of the answer, or else of stdout, ``largest`` bytes are taken, of stderr the
+    end.  Raise OSError, or ValueError for words that cannot be given.
     """
     deadline = time.monotonic() + seconds
     words = list(command)
@@ -241,7 +242,10 @@ def run(
         if answering:
             answers, theirs = pipes.from_child()
             words += [answering, str(theirs)]
-        child = start(words, variables=variables, directory=directory, stdout=PIPE, stderr=PIPE, pipes=pipes)
+        given = pipes.content("stdin", stdin) if stdin else NOTHING
+        child = start(
+            words, variables=variables, directory=directory, stdin=given, stdout=PIPE, stderr=PIPE, pipes=pipes
+        )
         talk = _Talk(child, answers, largest)
         try:
             in_time = talk.listen(deadline)

@@ -12,6 +12,8 @@ from xpucached.domain.bundles import (
     ImportReport,
     InspectReport,
     KeyReport,
+    PullReport,
+    PushReport,
 )
 from xpucached.printing import plain
 from xpucached.render.text import TextStyle, size, table
@@ -43,13 +45,21 @@ def report(of: BundleReport, style: TextStyle) -> str:
                 f"public key {plain(str(of.public))}, for hosts that shall trust it: ~/.config/xpucached/trust.d,"
                 " or /etc/xpucached/trust.d"
             )
+        case PushReport():
+            return _pushed(of)
+        case PullReport():
+            before = f", {size(of.kept)} were here from before" if of.kept else ""
+            came = f"{size(of.fetched)} came from {plain(of.reference)}{before}; {of.signatures} signatures"
+            return f"{_view(of.view, style)}\n\n{came}"
 
 
 def names(of: BundleReport) -> str:
     """Return only the digest, or which members differ."""
     match of:
-        case ExportReport() | InspectReport():
+        case ExportReport() | InspectReport() | PullReport():
             return of.view.digest
+        case PushReport():
+            return of.digest
         case DiffReport():
             return "\n".join(_member(one.content, one.target) for one in of.changes)
         case ImportReport():
@@ -58,6 +68,14 @@ def names(of: BundleReport) -> str:
             return str(of.into)
         case KeyReport():
             return str(of.public)
+
+
+def _pushed(of: PushReport) -> str:
+    mounted = f", {of.mounted} linked from another repository" if of.mounted else ""
+    return (
+        f"pushed {of.digest} to {plain(of.reference)}\n"
+        f"{of.sent} parts sent ({size(of.bytes)}), {of.present} there already{mounted}; {of.signatures} signatures"
+    )
 
 
 def _view(view: BundleView, style: TextStyle) -> str:

@@ -1,0 +1,496 @@
+"""Push and pull, with a registry that does what a test has it do."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support import bundles, registries
+from tests.support.registries import BASIC, Request, SmallRegistry
+from xpucached.bundle import trust
+from xpucached.bundling import registries as bundling
+from xpucached.domain.bundles import PullBundle, PullReport, PushBundle, PushReport, RegistryAccess
+from xpucached.errors import AlreadyThere, BadBundle, Conflict, NotFound, RegistryDenied, RegistryError, RequestError
+from xpucached.registry import client, reference, retrying
+from xpucached.registry.accounts import Account
+from xpucached.registry.login import Login
+from xpucached.registry.transport import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ME: Final = Account("me", "word")
+QUICK: Final = RegistryAccess(plain_http=True, patience=0.3)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for nothing."""
+    monkeypatch.setattr(retrying, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(client, "_LIST_PAUSE", (0.0, 0.001))
+
+
+@pytest.fixture
+def registry(home: Path) -> Iterator[SmallRegistry]:
+    with registries.small() as one:
+        registries.log_in(home / ".docker", one.host)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("cryptography")
+    place = tmp_path_factory.mktemp("signed")
+    trust.keygen(place / "key")
+    return bundles.signed(place / "bundle", str(place / "key.key"))
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def push(registry: SmallRegistry, bundle: Path, tag: str = "v1", **more: str) -> PushReport:
+    return bundling.push(PushBundle(bundle, f"{registry.host}/caches/app:{tag}", QUICK, **more), lambda *_: None)
+
+
+def pull(registry: SmallRegistry, dest: Path, ref: str = ":v1", access: RegistryAccess = QUICK) -> PullReport:
+    return bundling.pull(PullBundle(f"{registry.host}/caches/app{ref}", dest, access), lambda *_: None)
+
+
+def layer_of(bundle: Path) -> str:
+    """Return the digest of the largest blob."""
+    return f"sha256:{max((bundle / 'blobs/sha256').iterdir(), key=lambda one: one.stat().st_size).name}"
+
+
+# -- as it should be --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", [True, False], ids=["api", "tag"])
+@pytest.mark.parametrize("tokens", [True, False], ids=["token", "basic"])
+def test_what_was_pushed_comes_back_the_same(
+    registry: SmallRegistry, bundle: Path, tmp_path: Path, *, api: bool, tokens: bool
+) -> None:
+    registry.api, registry.tokens = api, tokens
+    first = push(registry, bundle)
+    again = push(registry, bundle, "v2")
+    assert (first.sent, first.present, first.signatures) == (4, 0, 2)
+    assert (again.sent, again.present, again.bytes) == (0, 4, 0)
+    # The tag comes last: who finds it finds all.
+    assert registry.paths("PUT")[-1].endswith("/manifests/v2")
+
+    told = pull(registry, tmp_path / "bundle")
+    assert content(tmp_path / "bundle") == content(bundle)
+    assert (told.view.digest, told.signatures, told.kept) == (first.digest, 2, 0)
+    assert told.view.unsigned == "its key is not trusted here"
+    pull(registry, tmp_path / "one.tar", f"@{first.digest}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "home", "one.tar"]
+    with pytest.raises(AlreadyThere):
+        pull(registry, tmp_path / "bundle")
+    with pytest.raises(NotFound, match="v3"):
+        pull(registry, tmp_path / "none", ":v3")
+    # Only what is needed is asked for, whatever the registry says.
+    scopes = registry.paths("GET", "/token")
+    assert all("scope=repository%3Acaches%2Fapp%3Apull" in path for path in scopes)
+    assert bool(scopes) is tokens
+
+
+def test_what_another_repository_has_is_linked(registry: SmallRegistry, bundle: Path) -> None:
+    push(registry, bundle)
+    told = bundling.push(PushBundle(bundle, f"{registry.host}/other:v1", QUICK, "caches/app"), lambda *_: None)
+    assert told.sent + told.present + told.mounted == 4
+    token = next(path for path in reversed(registry.paths("GET", "/token")))
+    assert "scope=repository%3Aother%3Apull%2Cpush&scope=repository%3Acaches%2Fapp%3Apull" in token
+
+
+def test_another_s_signature_stays_in_the_list_that_stands_for_the_api(registry: SmallRegistry, bundle: Path) -> None:
+    registry.api = False
+    other = {"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": f"sha256:{'7' * 64}", "size": 7}
+    told = push(registry, bundle)
+    tag = told.digest.replace(":", "-")
+    for before in ([other], []):
+        listed = {"schemaVersion": 2, "manifests": before}
+        registry.manifests[tag] = json.dumps(listed).encode(), registries.INDEX
+        push(registry, bundle)
+        found = json.loads(registry.manifests[tag][0])["manifests"]
+        assert [one for one in found if one == other] == before
+        assert len(found) == len(before) + 1
+
+
+# -- what breaks off --------------------------------------------------------------------------------------------------
+
+
+def cut(at: int, times: int, part: str = "/blobs/") -> Callable[[Request], bool]:
+    """Give some bytes of a blob and hang up, so many times."""
+    left = [times]
+
+    def instead(request: Request) -> bool:
+        if request.command != "GET" or part not in request.path or not left[0]:
+            return False
+        left[0] -= 1
+        whole = request.registry.blobs[request.path.rpartition("/")[2]]
+        begin = int((request.headers.get("Range") or "bytes=0-")[6:-1])
+        request.send_response(206 if begin else 200)
+        request.send_header("Content-Length", str(len(whole) - begin))
+        request.send_header("Content-Range", f"bytes {begin}-{len(whole) - 1}/{len(whole)}")
+        request.end_headers()
+        request.wfile.write(whole[begin : begin + at])
+        return True
+
+    return instead
+
+
+def test_what_breaks_off_goes_on_where_it_was(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    push(registry, bundle)
+    layer = layer_of(bundle)
+    registry.instead = cut(100, 3, layer)
+    told = pull(registry, tmp_path / "bundle")
+    ranges = [range_ for method, path, _, range_ in registry.seen if method == "GET" and layer in path]
+    assert ranges == ["", "bytes=100-", "bytes=200-", "bytes=300-"]
+    assert content(tmp_path / "bundle") == content(bundle)
+    assert told.kept == 0
+
+    # One that breaks off again and again is given up, and the next command has what came.
+    registry.instead = cut(10, 99, layer)
+    with pytest.raises(RegistryError, match=r"broke off after 50 of \d+ bytes of a blob \(tried 5 times\)"):
+        pull(registry, tmp_path / "later")
+    assert not (tmp_path / "later").exists()
+    registry.instead = None
+    told = pull(registry, tmp_path / "later")
+    assert told.kept >= 50
+    assert content(tmp_path / "later") == content(bundle)
+
+
+def test_a_part_that_was_spoilt_meanwhile_is_got_anew(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    push(registry, bundle)
+    registry.instead = cut(10, 99, layer_of(bundle))
+    with pytest.raises(RegistryError):
+        pull(registry, tmp_path / "one")
+    (part,) = (tmp_path / ".one.pulling").rglob("*.part")
+    part.write_bytes(b"x" * 20)
+    registry.instead = None
+    pull(registry, tmp_path / "one")
+    assert content(tmp_path / "one") == content(bundle)
+
+
+def test_a_registry_that_does_not_go_on_is_asked_for_all(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    push(registry, bundle)
+    layer = layer_of(bundle)
+    for status, range_ in ((200, ""), (206, "bytes 0-9/10"), (416, "")):
+        first = cut(100, 1, layer)
+
+        def instead(request: Request, status: int = status, range_: str = range_, first: object = first) -> bool:
+            if not request.headers.get("Range"):
+                return first(request)  # type: ignore[operator, no-any-return]
+            return request.say(status, request.registry.blobs[layer] if status != 416 else b"", Content_Range=range_)
+
+        registry.instead = instead
+        pull(registry, tmp_path / f"{status}{len(range_)}")
+        assert content(tmp_path / f"{status}{len(range_)}") == content(bundle)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_what_fails_for_a_while_is_tried_again(
+    registry: SmallRegistry, bundle: Path, tmp_path: Path, status: int
+) -> None:
+    failed: dict[tuple[str, str], int] = {}
+
+    def instead(request: Request) -> bool:
+        key = (request.command, request.path.partition("?")[0].rstrip("0123456789"))
+        failed[key] = failed.get(key, 0) + 1
+        return failed[key] < 3 and request.say(status, Retry_After="0")
+
+    registry.instead = instead
+    push(registry, bundle)
+    failed.clear()
+    pull(registry, tmp_path / "bundle")
+    assert content(tmp_path / "bundle") == content(bundle)
+
+    registry.instead = lambda request: request.say(status, b'{"errors":[{"code":"UNKNOWN","message":"no"}]}')
+    with pytest.raises(RegistryError, match=rf"answered {status} \(tried 5 times\)"):
+        pull(registry, tmp_path / "later")
+    assert not (tmp_path / "later").exists()
+
+
+def test_an_upload_goes_on_where_it_was_or_begins_anew(
+    registry: SmallRegistry, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_CHUNK", 100)
+    stored = [3]
+    lost = [1]
+
+    def instead(request: Request) -> bool:
+        if request.command == "PATCH" and stored[0]:
+            # It took a part of it, and died.
+            stored[0] -= 1
+            name = request.path.rpartition("/")[2].partition("?")[0]
+            registry.uploads[name] += request.body[:40]
+            return request.say(500)
+        if request.command == "PUT" and "/uploads/" in request.path and lost[0]:
+            lost[0] -= 1
+            registry.uploads.clear()
+            return request.say(404)
+        return False
+
+    registry.instead = instead
+    told = push(registry, bundle)
+    assert told.sent == 4
+    assert set(registry.blobs) >= {layer_of(bundle)}
+    assert registry.paths("GET", "/uploads/")
+
+
+# -- what lies --------------------------------------------------------------------------------------------------------
+
+
+def changed(part: str, change: Callable[[bytes], bytes]) -> Callable[[Request], bool]:
+    def instead(request: Request) -> bool:
+        name = request.path.rpartition("/")[2]
+        if request.command != "GET" or part not in request.path:
+            return False
+        known = request.registry.blobs.get(name) or request.registry.manifests.get(name, (b"",))[0]
+        return bool(known) and bool(request.auth) and request.say(200, change(known))
+
+    return instead
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("/blobs/", lambda data: bytes([data[0] ^ 1]) + data[1:]),
+        ("/blobs/", lambda data: data + b"x"),
+        ("/manifests/sha256:", lambda data: data.replace(b'"schemaVersion":2', b'"schemaVersion": 2')),
+        ("/manifests/v1", lambda _: b'{"manifests":[]}'),
+        ("/manifests/v1", lambda _: b'{"manifests":{}}'),
+        ("/manifests/v1", lambda data: data.replace(b'"size":', b'"size":1')),
+        ("/manifests/v1", lambda _: b"[" * 100_000),
+        ("/manifests/v1", lambda _: b"<html>"),
+    ],
+    ids=["bit", "longer", "manifest", "empty", "form", "size", "deep", "page"],
+)
+def test_what_is_not_what_its_digest_says_leaves_nothing(
+    registry: SmallRegistry, bundle: Path, tmp_path: Path, part: str, change: Callable[[bytes], bytes]
+) -> None:
+    push(registry, bundle)
+    registry.instead = changed(part, change)
+    with pytest.raises(BadBundle):
+        pull(registry, tmp_path / "bundle")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_more_than_was_asked_for_is_not_read(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    push(registry, bundle)
+    registry.instead = changed("/manifests/v1", lambda data: data + b" " * (5 << 20))
+    with pytest.raises(RegistryError, match="more than"):
+        pull(registry, tmp_path / "bundle")
+
+
+def test_what_is_listed_and_signs_something_else_is_left(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    told = push(registry, bundle)
+    listed = json.dumps(
+        {
+            "manifests": [
+                {"mediaType": media, "digest": name, "size": len(data)}
+                for name, (data, media) in registry.manifests.items()
+                if name.startswith("sha256:")
+            ]
+        }
+    ).encode()
+    registry.instead = lambda request: "/referrers/" in request.path and bool(request.auth) and request.say(200, listed)
+    again = pull(registry, tmp_path / "bundle")
+    assert (again.signatures, again.view.digest) == (2, told.digest)
+
+
+# -- who stalls -------------------------------------------------------------------------------------------------------
+
+
+def test_who_stalls_or_drips_is_given_up(
+    registry: SmallRegistry, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(registry, bundle)
+    monkeypatch.setattr(retrying, "TRIES", 1)
+
+    def silent(request: Request) -> bool:
+        return request.registry.released.wait(30)
+
+    def drips_head(request: Request) -> bool:
+        for one in b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nX: " + b"x" * 1000:
+            request.wfile.write(bytes([one]))
+            request.wfile.flush()
+            if request.registry.released.wait(0.02):
+                break
+        return True
+
+    def drips_body(request: Request) -> bool:
+        if "/blobs/" not in request.path:
+            return False
+        request.send_response(200)
+        request.send_header("Content-Length", "100000")
+        request.end_headers()
+        while not request.registry.released.wait(0.02):
+            request.wfile.write(b"x")
+        return True
+
+    def no_http(request: Request) -> bool:
+        request.wfile.write(b"\0" * 100)
+        return True
+
+    for number, (instead, why) in enumerate(
+        (
+            (silent, "does not answer"),
+            (drips_head, "does not answer"),
+            (drips_body, "does not answer|longer"),
+            (no_http, "no HTTP"),
+        )
+    ):
+        registry.instead = instead
+        began = time.monotonic()
+        with pytest.raises((RegistryError, BadBundle), match=why):
+            pull(registry, tmp_path / str(number))
+        assert time.monotonic() - began < 5
+        assert not (tmp_path / str(number)).exists()
+    registry.released.set()
+
+
+# -- who hears an account ---------------------------------------------------------------------------------------------
+
+
+def test_an_account_does_not_follow_to_another_host(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    push(registry, bundle)
+    with registries.small("localhost") as other:
+        other.account = False
+        other.blobs = registry.blobs
+
+        def instead(request: Request) -> bool:
+            where = f"http://{other.host}{request.path}"
+            return "/blobs/" in request.path and bool(request.auth) and request.say(307, Location=where)
+
+        registry.instead = instead
+        pull(registry, tmp_path / "bundle")
+        assert content(tmp_path / "bundle") == content(bundle)
+        assert {auth for _, _, auth, _ in other.seen} == {""}
+
+        # Nor where that one asks for it.
+        other.account, other.tokens = True, False
+        with pytest.raises(RegistryDenied, match=r"localhost, to which .* sends, refuses that"):
+            pull(registry, tmp_path / "later")
+        assert {auth for _, _, auth, _ in other.seen} == {""}
+
+        # An upload does not go there at all.
+        registry.blobs = {}
+        registry.instead = lambda request: (
+            request.command == "POST" and bool(request.auth) and request.say(202, Location=f"http://{other.host}/up")
+        )
+        other.seen.clear()
+        with pytest.raises(RegistryError, match="upload to be sent to another host: localhost"):
+            push(registry, bundle)
+        assert other.seen == []
+
+
+@pytest.mark.parametrize(
+    "where", ["http://192.0.2.7/blob", "file:///etc/passwd", "ftp://127.0.0.1/", "//192.0.2.7/x", ""]
+)
+def test_a_way_that_is_not_safe_is_not_gone(registry: SmallRegistry, bundle: Path, tmp_path: Path, where: str) -> None:
+    push(registry, bundle)
+    registry.account = False
+    registry.instead = lambda request: "/blobs/" in request.path and request.say(302, Location=where)
+    with pytest.raises(RegistryError, match=r"without TLS|no address|without end"):
+        pull(registry, tmp_path / "bundle", access=replace(QUICK, plain_http=False))
+
+
+def test_an_account_is_told_to_the_host_that_gives_tokens_only_if_it_may_hear_it(
+    registry: SmallRegistry, bundle: Path, tmp_path: Path
+) -> None:
+    with registries.small("localhost") as other:
+        registry.realm = f"http://{other.host}/token"
+        with pytest.raises(RegistryDenied, match="another host, localhost") as refused:
+            push(registry, bundle)
+        assert refused.value.hint.endswith("--token-host localhost")
+        assert other.seen == []
+        access = replace(QUICK, token_host="localhost")  # noqa: S106 - a host
+        bundling.push(PushBundle(bundle, f"{registry.host}/caches/app:v1", access), lambda *_: None)
+        assert {auth for _, path, auth, _ in other.seen if path.startswith("/token")} == {BASIC}
+    for realm in ("http://192.0.2.7/token", "https://user:word@127.0.0.1/", "", "word"):
+        registry.realm = realm or "x"
+        with pytest.raises((RegistryDenied, RegistryError)):
+            pull(registry, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [b'{"token":"a\\r\\nX: y"}', b'{"token":""}', b'{"token":7}', b"[]", b"x" * 300_000, b'{"token":"\xc3\xa4"}'],
+)
+def test_a_token_that_is_none_is_not_sent(registry: SmallRegistry, tmp_path: Path, token: bytes) -> None:
+    registry.instead = lambda request: request.path.startswith("/token") and request.say(200, token)
+    with pytest.raises(RegistryError, match=r"token|more than"):
+        pull(registry, tmp_path / "bundle")
+
+
+def test_without_the_right_account_it_is_said_whose(registry: SmallRegistry, bundle: Path, home: Path) -> None:
+    for tokens in (True, False):
+        registry.tokens = tokens
+        registries.log_in(home / ".docker", registry.host, word="wrong")
+        with pytest.raises(RegistryDenied, match="refuses that as pusher"):
+            push(registry, bundle)
+        registries.log_in(home / ".docker", "elsewhere.example.com")
+        with pytest.raises(RegistryDenied, match="wants an account") as refused:
+            push(registry, bundle)
+        assert refused.value.hint == f"docker login {registry.host}, or podman login {registry.host}"
+    registry.instead = lambda request: request.say(401, WWW_Authenticate="Negotiate")
+    with pytest.raises(RegistryError, match="not known: negotiate"):
+        push(registry, bundle)
+
+
+# -- this side --------------------------------------------------------------------------------------------------------
+
+
+def test_a_place_that_others_made_is_not_used(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    push(registry, bundle)
+    place = tmp_path / ".bundle.pulling"
+    place.symlink_to(tmp_path / "home")
+    with pytest.raises(Conflict, match="not ours alone"):
+        pull(registry, tmp_path / "bundle")
+    place.unlink()
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(Conflict, match="not ours alone"):
+        pull(registry, tmp_path / "bundle")
+    place.chmod(0o700)
+    with bundling._staging(tmp_path / "bundle"), pytest.raises(Conflict, match="just now"):
+        pull(registry, tmp_path / "bundle")
+    pull(registry, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("app:v1", "app", "", "/app", "h.example//app", "h.example/App", "h.example/../app", "h.example:x/app"),
+        *("http://h.example/app", "h.example/app:v 1", "user@h.example/a", "h.example/app@sha256:77"),
+        *("h.example/app?x", "h.example/app#x"),
+    ],
+)
+def test_what_is_no_place_in_a_registry_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"no place in a registry|names no registry"):
+        bundling.pull(PullBundle(text, tmp_path / "bundle"), lambda *_: None)
+
+
+def test_without_tls_only_this_host_is_asked(tmp_path: Path, bundle: Path, registry: SmallRegistry) -> None:
+    with pytest.raises(RequestError, match="a tag, not a digest"):
+        bundling.push(PushBundle(bundle, f"{registry.host}/app@sha256:{'7' * 64}"), lambda *_: None)
+    push(registry, bundle)
+    with pytest.raises(RegistryDenied, match="without TLS: it is not told"):
+        pull(registry, tmp_path / "bundle", access=replace(QUICK, plain_http=False))
+    registry.account = False
+    pull(registry, tmp_path / "bundle", access=replace(QUICK, plain_http=False))
+    # Nor is anybody elsewhere told an account without it.
+    login = Login(
+        reference.parse("192.0.2.7/app"), Transport(ca_file=None, plain_http=True, patience=1), lambda: ME, ()
+    )
+    with pytest.raises(RegistryDenied, match="without TLS: it is not told"):
+        login.answer(["Basic realm=x"])
+    with pytest.raises(RegistryDenied, match="without TLS: it is not told"):
+        login.answer(['Bearer realm="http://192.0.2.7/token"'])
+    assert login.headers == {}

@@ -1,0 +1,294 @@
+"""Push and pull: a bundle goes into a registry as it is, and comes from there only as what its digests say."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from xpucached.bundle import members, trust, words
+from xpucached.bundle.layout import Descriptor, canonical, descriptor, digest_of, parsed
+from xpucached.bundle.writing import LayoutWriter
+from xpucached.bundling.inspecting import check
+from xpucached.bundling.signing import signed_view
+from xpucached.domain.bundles import PullReport, PushReport
+from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError, RequestError
+from xpucached.registry import accounts, reference
+from xpucached.registry.client import Delivery, Registry
+from xpucached.registry.login import Login
+from xpucached.registry.transport import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from xpucached.bundle.members import Bundle
+    from xpucached.bundling.progress import Progress
+    from xpucached.domain.bundles import PullBundle, PushBundle, RegistryAccess
+    from xpucached.messages import Json
+    from xpucached.registry.reference import Reference
+
+_MOST_SIGNATURES: Final = 16
+"""Of one manifest; a registry may list what it likes."""
+_MOST_LISTED: Final = 64
+"""So many of what is listed for one manifest are looked at."""
+_LARGEST_SIGNATURE: Final = 64 << 10
+
+
+def _registry(where: Reference, access: RegistryAccess, scopes: tuple[str, ...]) -> Registry:
+    transport = Transport(ca_file=access.ca_file, plain_http=access.plain_http, patience=access.patience)
+    login = Login(where, transport, lambda: accounts.account(where, os.environ), scopes, access.token_host)
+    login.begin()
+    return Registry(where, transport, login)
+
+
+def _blobs(manifest: Mapping[str, Json]) -> list[Descriptor]:
+    """Return what a manifest is made of."""
+    layers = manifest.get("layers")
+    found = [manifest.get("config"), *(layers if isinstance(layers, list) else [])]
+    if len(found) > words.MOST_MEMBERS:
+        raise BadBundle(f"a manifest names {len(found)} blobs")
+    return [descriptor(one) for one in found]
+
+
+# -- push -------------------------------------------------------------------------------------------------------------
+
+
+class _Push:
+    def __init__(self, order: PushBundle, bundle: Bundle, registry: Registry, progress: Progress) -> None:
+        self._bundle = bundle
+        self._registry = registry
+        self._progress = progress
+        self._mount_from = order.mount_from
+        self._done: set[str] = set()
+        self.deliveries: list[Delivery] = []
+        self.bytes = 0
+
+    def manifest(self, of: Descriptor) -> None:
+        """Send a manifest, after what it is made of."""
+        data = self._bundle.layout.json(of)
+        for one in _blobs(parsed(data)):
+            if one.digest not in self._done:
+                self._done.add(one.digest)
+                self._blob(one)
+        self._registry.put_manifest(data, of.media_type, of.digest)
+
+    def _blob(self, of: Descriptor) -> None:
+        def tell(done: int) -> None:
+            self._progress(done >> 10, of.size >> 10, f"sending {of.digest[7:19]}")
+
+        with self._bundle.layout.blob(of) as blob:
+            how = self._registry.send(of.digest, of.size, blob, tell, self._mount_from)
+        self.deliveries.append(how)
+        self.bytes += of.size if how is Delivery.SENT else 0
+
+
+def _signatures(bundle: Bundle) -> Iterator[tuple[str, Descriptor]]:
+    """Yield what lies beside a bundle and signs it or a part of it, each with the digest of that."""
+    inside = {bundle.index.digest, *(one.manifest.digest for one in bundle.members)}
+    for one in bundle.roots:
+        if one.media_type != words.MANIFEST:
+            continue
+        manifest = parsed(bundle.layout.json(one))
+        subject = manifest.get("subject")
+        if manifest.get("artifactType") == trust.SIGNATURE and isinstance(subject, dict):
+            of = descriptor(subject).digest
+            if of in inside:
+                yield of, Descriptor(one.media_type, one.digest, one.size, trust.SIGNATURE)
+
+
+def push(order: PushBundle, progress: Progress) -> PushReport:
+    """Copy a bundle into a registry; see `PushBundle`."""
+    where = reference.parse(order.reference)
+    if where.digest:
+        raise RequestError("a bundle is pushed under a tag, not a digest", hint="HOST/REPOSITORY:TAG")
+    bundle = members.opened(order.source)
+    with bundle.layout:
+        scopes = [f"repository:{where.repository}:pull,push"]
+        if order.mount_from:
+            scopes.append(f"repository:{reference.parse(f'{where.host}/{order.mount_from}').repository}:pull")
+        progress(0, 0, f"asking {where.host}")
+        registry = _registry(where, order.access, tuple(scopes))
+        todo = _Push(order, bundle, registry, progress)
+        for member in bundle.members:
+            todo.manifest(member.manifest)
+        index = bundle.layout.json(bundle.index)
+        registry.put_manifest(index, bundle.index.media_type, bundle.index.digest)
+        signatures = list(_signatures(bundle))
+        for _, one in signatures:
+            todo.manifest(one)
+        registry.refer([(of, one.json()) for of, one in signatures], trust.SIGNATURE)
+        # The tag comes last: who finds it finds all of it.
+        registry.put_manifest(index, bundle.index.media_type, where.tag)
+        count = todo.deliveries.count
+        return PushReport(
+            where.text,
+            bundle.index.digest,
+            count(Delivery.SENT),
+            count(Delivery.MOUNTED),
+            count(Delivery.PRESENT),
+            todo.bytes,
+            len(signatures),
+        )
+
+
+# -- pull -------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _staging(dest: Path) -> Iterator[Path]:
+    """Give the folder beside a place where a pull collects; the next one goes on from there.  Raises `Conflict`."""
+    place = dest.with_name(f".{dest.name}.pulling")
+    try:
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(0o700)
+        status = place.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise Conflict(f"{place} is not ours alone", hint="pull to a place of your own")
+        lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DiskError(f"{place} cannot be made: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(f"another one pulls to {dest} just now") from None
+        (place / "blobs/sha256").mkdir(0o700, parents=True, exist_ok=True)
+        yield place
+    except BaseException as error:
+        # What is spoilt, or has nothing in it, is no good for the next one.
+        if isinstance(error, BadBundle) or not any(place.glob("blobs/sha256/*")):
+            shutil.rmtree(place, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+class _Pull:
+    def __init__(self, registry: Registry, place: Path, progress: Progress) -> None:
+        self._registry = registry
+        self._place = place
+        self._progress = progress
+        self.names: set[str] = set()  #: digests of all that belongs to it, without ``sha256:``
+        self.fetched = self.kept = 0
+
+    def keep(self, data: bytes) -> str:
+        """Keep a manifest; give its digest."""
+        digest = digest_of(data)
+        path = self._path(digest)
+        beside = path.with_name(f"{path.name}.new")
+        beside.write_bytes(data)
+        beside.rename(path)
+        return digest
+
+    def manifest(self, of: Descriptor) -> dict[str, Json]:
+        """Get a manifest that another one names."""
+        data = self._registry.manifest(of.digest)
+        if len(data) != of.size:
+            raise BadBundle(f"a manifest has {len(data)} bytes, and not the {of.size} that are said of it: {of.digest}")
+        self.keep(data)
+        return parsed(data)
+
+    def blobs(self, manifest: Mapping[str, Json], largest: int = words.LARGEST_BLOB) -> None:
+        """Get what a manifest is made of."""
+        for one in _blobs(manifest):
+            if one.size > largest:
+                raise BadBundle(f"a layer of the bundle has {one.size} bytes")
+            if one.digest[7:] in self.names:
+                continue
+            path = self._path(one.digest)
+            if self._is_there(path, one):
+                self.kept += one.size
+                continue
+
+            def tell(done: int, one: Descriptor = one) -> None:
+                self._progress(done >> 10, one.size >> 10, f"fetching {one.digest[7:19]}")
+
+            came = self._registry.fetch(one.digest, one.size, path, tell)
+            self.fetched += came
+            self.kept += max(0, one.size - came)
+
+    def _path(self, digest: str) -> Path:
+        self.names.add(digest[7:])
+        return self._place / "blobs/sha256" / digest[7:]
+
+    def _is_there(self, path: Path, of: Descriptor) -> bool:
+        """Return whether an earlier one got it, whole."""
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            return False
+        if f"sha256:{found}" == of.digest:
+            return True
+        path.unlink()
+        return False
+
+    def signatures(self, of: Descriptor) -> list[Descriptor]:
+        """Get what signs a manifest."""
+        found: list[Descriptor] = []
+        for listed in self._registry.referrers(of.digest, trust.SIGNATURE)[:_MOST_LISTED]:
+            one = descriptor(listed)
+            # Tools that copy may drop the type from the list: then the manifest says it.
+            if one.media_type != words.MANIFEST or one.artifact_type not in {"", trust.SIGNATURE}:
+                continue
+            if one.size > _LARGEST_SIGNATURE or len(found) >= _MOST_SIGNATURES:
+                continue
+            manifest = self.manifest(one)
+            subject = manifest.get("subject")
+            if manifest.get("artifactType") != trust.SIGNATURE or not isinstance(subject, dict):
+                continue
+            if descriptor(subject).digest == of.digest:
+                self.blobs(manifest, words.LARGEST_JSON)
+                found.append(Descriptor(words.MANIFEST, one.digest, one.size, trust.SIGNATURE))
+        return found
+
+
+def pull(order: PullBundle, progress: Progress) -> PullReport:
+    """Copy a bundle from a registry; see `PullBundle`."""
+    where = reference.parse(order.reference)
+    with _staging(order.dest) as place:
+        if os.path.lexists(order.dest):
+            shutil.rmtree(place)
+            raise AlreadyThere(f"{order.dest} is there already", hint="remove it first, or name another place")
+        progress(0, 0, f"asking {where.host}")
+        registry = _registry(where, order.access, (f"repository:{where.repository}:pull",))
+        todo = _Pull(registry, place, progress)
+        # The tag is asked for once: it may be moved meanwhile.
+        data = registry.manifest(where.ref)
+        top = Descriptor(words.INDEX, todo.keep(data), len(data), annotations={words.REF_NAME: "bundle"})
+        listed = parsed(data).get("manifests")
+        if not isinstance(listed, list) or not 0 < len(listed) <= words.MOST_MEMBERS:
+            raise BadBundle(f"{where.text} is no bundle: it lists no members")
+        inside = [descriptor(one) for one in listed]
+        for one in inside:
+            todo.blobs(todo.manifest(one))
+        signatures = [each for one in (top, *inside) for each in todo.signatures(one)][: words.MOST_MEMBERS]
+        everything: dict[str, Json] = {
+            "schemaVersion": 2,
+            "mediaType": words.INDEX,
+            "manifests": [one.json() for one in (top, *signatures)],
+        }
+        own = {"oci-layout": canonical({"imageLayoutVersion": "1.0.0"}), "index.json": canonical(everything)}
+        for name, content in own.items():
+            (place / name).write_bytes(content)
+        # All of it is read before it has its name.
+        bundle = members.opened(place)
+        with bundle.layout:
+            check(bundle, progress)
+        with LayoutWriter(order.dest) as layout:
+            for digest in sorted(todo.names):
+                layout.take(place / "blobs/sha256" / digest, f"blobs/sha256/{digest}")
+            layout.put_file("index.json", own["index.json"])
+            layout.finish()
+        shutil.rmtree(place)
+    final = members.opened(order.dest)
+    with final.layout:
+        view = replace(signed_view(final), checked=True)
+        return PullReport(view, where.text, todo.fetched, todo.kept, len(signatures))

@@ -1,0 +1,220 @@
+"""HTTP and TLS as a registry is talked to: one request a connection, each step with a deadline, nothing followed."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import io
+import socket
+import ssl
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import unquote, urlsplit
+
+from xpucached import __version__
+from xpucached.errors import RegistryError
+from xpucached.registry.reference import is_loopback
+from xpucached.registry.retrying import Interrupted, NoTls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from urllib.parse import SplitResult
+
+_CONNECT: Final = 10.0
+_PIECE: Final = 64 << 10
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE"})
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class _Patient:
+    """A socket that must give each whole answer, or each piece of it, by a time: drops do not move it."""
+
+    def __init__(self, inner: socket.socket, patience: float) -> None:
+        self._inner = inner
+        self._patience = patience
+        self._deadline = 0.0
+        self.renew()
+
+    def renew(self) -> None:
+        """Give the other side its time anew."""
+        self._deadline = time.monotonic() + self._patience
+
+    def _left(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._inner.settimeout(left)
+
+    def sendall(self, data: bytes) -> None:
+        view = memoryview(data)
+        for at in range(0, len(view), _PIECE):
+            self.renew()
+            self._left()
+            self._inner.sendall(view[at : at + _PIECE])
+
+    def recv_into(self, buffer: memoryview) -> int:
+        self._left()
+        return self._inner.recv_into(buffer)
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        return io.BufferedReader(_Stream(self))
+
+    def close(self) -> None:
+        """Leave it open: whoever reads the answer closes it."""
+
+    def end(self) -> None:
+        """Close it."""
+        with contextlib.suppress(OSError):
+            self._inner.close()
+
+
+class _Stream(io.RawIOBase):
+    def __init__(self, patient: _Patient) -> None:
+        self._patient = patient
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # which is what io hands over
+        return self._patient.recv_into(buffer)
+
+
+class RegistryAnswer:
+    """An answer: its status and headers, and its body, piece by piece; `close` it."""
+
+    def __init__(self, response: http.client.HTTPResponse, patient: _Patient, url: SplitResult) -> None:
+        self._response = response
+        self._patient = patient
+        self.url = url
+        self.status = response.status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.close()
+
+    def header(self, name: str) -> str:
+        """Return a header; empty if it is not there."""
+        return self._response.headers.get(name) or ""
+
+    def headers(self, name: str) -> list[str]:
+        """Return all headers of one name."""
+        return self._response.headers.get_all(name) or []
+
+    def piece(self) -> bytes:
+        """Return some of the body; nothing at its end, or where it breaks off.  Raises `Interrupted`."""
+        self._patient.renew()
+        with _interrupted(self.url):
+            return self._response.read(_PIECE)
+
+    def body(self, most: int) -> bytes:
+        """Return all of a small body.  Raises `Interrupted`, and `RegistryError` if it is larger."""
+        found = bytearray()
+        while part := self.piece():
+            found += part
+            if len(found) > most:
+                raise RegistryError(f"{self.url.hostname} answered with more than {most} bytes where few were expected")
+        said = self.header("Content-Length")
+        if said.isdecimal() and len(found) < int(said):
+            raise Interrupted(f"{self.url.hostname} broke off after {len(found)} of {said} bytes")
+        return bytes(found)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._response.close()
+        self._patient.end()
+
+
+@contextlib.contextmanager
+def _interrupted(url: SplitResult) -> Iterator[None]:
+    """Raise what may pass by itself as `Interrupted`, and what will not as `RegistryError`."""
+    host = url.hostname or ""
+    try:
+        yield
+    except ssl.SSLCertVerificationError as error:
+        hint = "name the authority that signed it: --ca-file FILE, or SSL_CERT_FILE"
+        raise RegistryError(f"the certificate of {host} is not trusted: {error.verify_message}", hint=hint) from error
+    except ssl.SSLError as error:
+        raise (NoTls if error.reason in _NO_TLS else Interrupted)(f"{host}: {error.reason or error}") from error
+    except TimeoutError as error:
+        raise Interrupted(f"{host} does not answer") from error
+    except http.client.HTTPException as error:
+        raise Interrupted(f"{host} answered no HTTP: {type(error).__name__} {str(error)[:200]}") from error
+    except socket.gaierror as error:
+        raise Interrupted(f"{host} is not known: {error.strerror}") from error
+    except OSError as error:
+        raise Interrupted(f"{host}: {error.strerror or error}") from error
+
+
+class Transport:
+    """Sends requests, one at a time."""
+
+    def __init__(self, *, ca_file: Path | None, plain_http: bool, patience: float) -> None:
+        """``patience`` are the seconds that the other side may be silent.  Raises `RegistryError` for ``ca_file``."""
+        self.plain_http = plain_http
+        self._patience = patience
+        self._tls = ssl.create_default_context()
+        if ca_file is not None:
+            try:
+                self._tls.load_verify_locations(ca_file)
+            except (OSError, ssl.SSLError) as error:
+                why = error.strerror or error
+                raise RegistryError(f"{ca_file} holds no certificates that can be read: {why}") from error
+
+    def ask(
+        self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None = None
+    ) -> RegistryAnswer:
+        """Send one request; redirects are the caller's.  Raises `Interrupted` and `RegistryError`."""
+        self._check(url)
+        with _interrupted(url), contextlib.ExitStack() as stack:
+            connection = self._connection(url)
+            connection.connect()
+            patient = _Patient(connection.sock, self._patience)
+            stack.callback(patient.end)
+            connection.sock = patient
+            path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+            connection.putrequest(method, path, skip_accept_encoding=True)
+            sent = {"User-Agent": f"xpucached/{__version__}", "Connection": "close", "Accept-Encoding": "identity"}
+            if body is not None or method in {"POST", "PUT", "PATCH"}:
+                sent["Content-Length"] = str(len(body or b""))
+            for name, text in {**sent, **headers}.items():
+                connection.putheader(name, text)
+            try:
+                connection.endheaders()
+                if body:
+                    connection.send(body)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # whoever refuses a body may say so before all of it was sent
+            patient.renew()
+            response = connection.getresponse()
+            stack.pop_all()
+            return RegistryAnswer(response, patient, url)
+
+    def _check(self, url: SplitResult) -> None:
+        if url.scheme == "https" and url.hostname:
+            return
+        if url.scheme != "http" or not url.hostname:
+            raise RegistryError(f"{url.geturl()[:200]} is no address of a registry")
+        if not self.plain_http and not is_loopback(url.hostname):
+            hint = "registries are asked over TLS; --plain-http for one that has none"
+            raise RegistryError(f"{url.hostname} would be asked without TLS", hint=hint)
+
+    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
+        host, port = url.hostname or "", url.port or _PORTS[url.scheme]
+        if url.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=_CONNECT)
+        proxy = urllib.request.getproxies_environment().get("https", "")
+        if not proxy or is_loopback(host) or urllib.request.proxy_bypass(host):
+            return http.client.HTTPSConnection(host, port, timeout=_CONNECT, context=self._tls)
+        way = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        if way.scheme not in {"", "http"} or not way.hostname:
+            raise RegistryError(f"a proxy of this form is not known: {way.scheme}", hint="HTTPS_PROXY=http://HOST:PORT")
+        made = http.client.HTTPSConnection(way.hostname, way.port or 3128, timeout=_CONNECT, context=self._tls)
+        who = base64.b64encode(f"{unquote(way.username or '')}:{unquote(way.password or '')}".encode()).decode()
+        made.set_tunnel(host, port, {"Proxy-Authorization": f"Basic {who}"} if way.username else {})
+        return made
