@@ -21,7 +21,7 @@ from tests.support import documents
 from tests.test_architecture import FLOORS, FORBIDDEN_WORDS
 from xpucached import domain
 from xpucached.api import requests
-from xpucached.cli import arguments, bundles, commands, fleet
+from xpucached.cli import arguments, bundles, commands, exits, fleet
 from xpucached.domain.activity import FileAct
 from xpucached.domain.checks import LEVELS, PROBLEMS, Level
 from xpucached.domain.defects import Defect, Effect, RepairAction
@@ -99,6 +99,15 @@ def test_every_error_is_in_the_manual_with_its_status_and_its_sentence() -> None
 
     assert len(there) > 5
     assert sorted(told) == sorted(there)
+
+
+def test_what_commands_end_with_is_in_the_manual() -> None:
+    table = rows(section(page("docs/operations.md"), "What commands end with"))
+    told = [(verb.strip("`"), int(status), means) for verb, status, means in table]
+    meant = [(verb, one, means) for verb, known in exits.OF_COMMANDS.items() for one, means in known.items()]
+    assert told == meant
+    known = {*verbs(arguments._parser())}
+    assert {verb.partition(" --")[0] for verb in exits.OF_COMMANDS} <= known
 
 
 def test_no_two_errors_share_a_code() -> None:

@@ -205,7 +205,7 @@ def pages() -> dict[str, str]:
                 "What status says": section(manual, "What `status` says"),
                 "Environment": section(manual, "Variables of the client"),
                 "Files": files,
-                "Exit status": errors,
+                "Exit status": errors + "\n" + section(manual, "What commands end with"),
                 "See also": _ALSO.format("xpucached(8), xpucached.toml(5), xpucached-models(5)"),
             },
         ),

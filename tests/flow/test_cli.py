@@ -325,7 +325,7 @@ def test_no_daemon_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         (("evict", "--reason", "flawed"), 64, "it is called defective now"),
         (("ls", "--state", "broken"), 64, "expected one of ok, defective, unfinished, unread"),
         (("evict", "--reason", "x"), 64, "superseded-driver"),
-        (("events", "--since", "x"), 64, "not a number"),
+        (("events", "--since", "x"), 64, "not a number, and no age: 'x'"),
         (("model", "add", "x", "python3", "app.py"), 64, "stands behind --"),
         (("model", "add", "x", "--directory", "/no/such", "--", "sh"), 64, "no directory /no/such"),
         (("jobs", "9"), 66, "no job 9"),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.api_stub import Running, make_entry, make_model
+from tests.support.api_stub import NOW, Running, make_entry, make_model
 from tests.support.command_line import run
 from xpucached.api.requests import PrewarmModels
-from xpucached.cli import arguments, capture_env, habits, waiting
-from xpucached.domain.models import Warmth
+from xpucached.cli import arguments, capture_env, exits, habits, waiting
+from xpucached.domain import readiness
+from xpucached.domain.jobs import Event
+from xpucached.domain.models import Outcome, Warmth
 from xpucached.domain.names import ModelName
 from xpucached.domain.status import Verdict
 from xpucached.errors import NotFound, RequestError
@@ -103,6 +106,72 @@ def test_parts_of_lists(served: Running, capsys: pytest.CaptureFixture[str], mon
     for words in (("model", "list", "--state", "hot"), ("stores", "--limit", "0"), ("jobs", "--since", "x")):
         status, _, err = run(capsys, *words)
         assert (status, "hint: " in err) == (64, True), err
+
+
+def test_entries_are_sorted_and_told_by_their_age(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    known = [make_entry(number) for number in range(1, 4)]
+    served.service.known = [
+        replace(one, entry=replace(one.entry, allocated=size), first_seen=NOW - timedelta(days=days), cost=cost)
+        for one, size, days, cost in zip(known, (5, 9, 7), (2, 1, 0), (3.0, None, 4.0), strict=True)
+    ]
+
+    def order(*words: str) -> list[int]:
+        status, out, err = run(capsys, "ls", *words, "-q")
+        assert (status, err) == (0, "")
+        listed = json.loads(run(capsys, "ls", *words, "--json")[1])["data"]
+        assert [row["ref"] for row in listed["entries"]] == out.split()
+        return [next(at for at, one in enumerate(known) if one.entry.id.ref == ref) for ref in out.split()]
+
+    assert order() == [0, 1, 2]
+    assert order("--sort", "size") == [1, 2, 0]
+    assert order("--sort", "time", "--limit", "2") == [2, 1]
+    assert order("--sort", "cost") == [2, 0, 1]
+    assert order("--sort", "driver") == [0, 1, 2]
+    assert order("--since", "100000d", "--size", ">1") == [0, 1, 2]
+    assert run(capsys, "ls", "--since", "1h") == (0, "no entries match\n", "")
+    assert "3 of 3" not in run(capsys, "ls", "--sort", "used")[1]
+    status, _, err = run(capsys, "ls", "--sort", "name")
+    assert (status, "choose from" in err) == (64, True)
+
+
+def test_events_are_told_by_topic_age_and_number(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    topics = ("model-added", "run-finished", "model-removed", "scan-finished")
+    served.service.log = [
+        Event(number, datetime.now(UTC) - timedelta(hours=6 - number), topic, topic)
+        for number, topic in enumerate(topics, 1)
+    ]
+
+    def told(*words: str) -> list[int]:
+        return [row["id"] for row in json.loads(run(capsys, "events", *words, "--json")[1])["data"]]
+
+    assert told() == [1, 2, 3, 4]
+    assert told("model-*") == [1, 3]
+    assert told("run-*", "scan-*", "--limit", "1") == [4]
+    assert told("--since", "2") == [3, 4]
+    assert told("--since", "210m") == [3, 4]
+    assert told("--since", "1h", "model-*") == []
+    assert run(capsys, "events", "nothing")[1] == "no events\n"
+    assert run(capsys, "events", "model-added")[1].endswith(" model-added: model-added\n")
+
+
+def test_commands_end_with_what_the_manual_says(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    def ends(outcome: Outcome, verdict: Verdict, *words: str) -> int:
+        served.service.outcome, served.service.verdict = outcome, verdict
+        return run(capsys, *words)[0]
+
+    warmed, warm = Outcome.WARMED, Verdict.WARM
+    found = {
+        "status": {ends(warmed, Verdict.STARTING, "status", "--wait", "--timeout", "1ms")},
+        "status --check": {ends(warmed, one, "status", "--check") for one in Verdict},
+        "prewarm": {ends(Outcome.FAILED, warm, "prewarm", "--all")},
+        "model add --prewarm": {ends(Outcome.FAILED, warm, "model", "add", "x", "--prewarm", "--", "/bin/true")},
+        "verify": {ends(warmed, warm, "verify")},
+        "doctor": {ends(warmed, warm, "doctor")},
+        "run": {ends(warmed, warm, "run", "--", "/no/such/program"), ends(warmed, warm, "run", "--", "/etc/passwd")},
+        "driver-changed --wait": {*readiness.EXITS.values()},
+    }
+    for verb, statuses in found.items():
+        assert statuses - {0} == exits.OF_COMMANDS[verb].keys(), verb
 
 
 def test_settings_have_values_and_sources_apart(served: Running, capsys: pytest.CaptureFixture[str]) -> None:

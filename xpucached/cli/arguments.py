@@ -116,9 +116,7 @@ def _parser() -> _ArgumentParser:
         metavar="T",
         help="wait at most so long (10m)",
     )
-    one = verb("events", "show what happened")
-    one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")
-    one.add_argument("--since", type=values.number, default=0, metavar="N", help="only events after number N")
+    _events(verb("events", "show what happened"))
     one = verb("runs", "list prewarming runs")
     one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's")
     one.add_argument("--limit", type=values.positive, default=20, metavar="N", help="at most so many (20)")
@@ -210,6 +208,15 @@ def _status(one: argparse.ArgumentParser) -> None:
     one.add_argument("--timeout", type=values.duration, default=300.0, metavar="T", help="wait at most so long (5m)")
 
 
+def _events(one: argparse.ArgumentParser) -> None:
+    one.add_argument("-f", "--follow", action="store_true", help="and go on with what happens")
+    one.add_argument("patterns", nargs="*", metavar="PATTERN", help="only of such topics: 'model-*'")
+    one.add_argument(
+        "--since", type=values.moment, default=0, metavar="N", help="after event N; or of the last 7d, 12h"
+    )
+    one.add_argument("--limit", type=values.positive, metavar="N", help="at most so many, the newest (default: all)")
+
+
 def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--kind", metavar="KIND", help="sycl, …")
     one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one; current")
@@ -225,6 +232,8 @@ def _ls(one: argparse.ArgumentParser) -> None:
         "--size", action="append", default=[], type=values.bound, metavar="BOUND", help="such as '>1MB', '<=10k'"
     )
     one.add_argument("--unused", type=values.duration, metavar="AGE", help="for at least so long: 7d, 12h")
+    one.add_argument("--since", type=values.duration, metavar="AGE", help="first seen in the last 7d, 12h, …")
+    one.add_argument("--sort", choices=values.ENTRY_KEYS, metavar="KEY", help=", ".join(values.ENTRY_KEYS))
     one.add_argument("--limit", type=values.positive, metavar="N", help="at most so many (default: all)")
 
 

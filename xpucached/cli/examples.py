@@ -6,7 +6,7 @@ from typing import Final
 
 EXAMPLES: Final = {
     "status": ("xpucachectl status", "xpucachectl status --check  # one line and an exit status, for monitoring"),
-    "ls": ("xpucachectl ls --model llama --arch B580", "xpucachectl ls --state defective --size '>1MB'"),
+    "ls": ("xpucachectl ls --model llama --arch B580", "xpucachectl ls --sort size --limit 10"),
     "show": ("xpucachectl show 3f2a 91bc",),
     "stores": ("xpucachectl stores --sort size",),
     "df": ("xpucachectl df",),
@@ -33,7 +33,7 @@ EXAMPLES: Final = {
     "scan": ("xpucachectl scan --full",),
     "jobs": ("xpucachectl jobs --state running", "xpucachectl jobs --cancel prewarm-3"),
     "driver-changed": ("xpucachectl driver-changed --wait --timeout 20m",),
-    "events": ("xpucachectl events --follow",),
+    "events": ("xpucachectl events --follow", "xpucachectl events 'model-*' --since 1d"),
     "runs": ("xpucachectl runs llama --state failed",),
     "why": ("xpucachectl why llama",),
     "run": ("xpucachectl run llama -- python3 app.py",),

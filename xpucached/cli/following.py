@@ -6,10 +6,13 @@ import contextlib
 import queue
 import threading
 import time
+from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from xpucached import codec, messages
+from xpucached import answers, codec, messages
 from xpucached.api import looking
+from xpucached.api.client import Answer
 from xpucached.cli import connect, everyone
 from xpucached.domain.jobs import Event
 from xpucached.domain.users import UserStatus, WorkerState
@@ -30,13 +33,37 @@ _MOST: Final = 32
 
 def events(output: Output) -> int:
     """Print what happened at one user's, and what happens, if that is wished for."""
-    if not output.options.follow:
-        return output.show(looking.ListEvents(since=output.options.since))
-    for line in output.client.follow(output.options.since):
-        # One object a line, without the envelope.
+    given = output.options
+    since = given.since if isinstance(given.since, int) else 0
+    if not given.follow or given.limit is not None:
+        answer = output.client.call(looking.ListEvents(since=since))
+        known = answer.value
+        kept = [at for at, one in enumerate(known) if _fits(output, one)][-(given.limit or 0) :]
+        if not given.follow:
+            rows = answer.data if isinstance(answer.data, list) else []
+            look = answers.of(looking.ListEvents)
+            output.tell(Answer([rows[at] for at in kept], answer.kind), look.write, look.names)
+            return 0
+        for at in kept:
+            _print(output, known[at])
+        since = known[-1].id if known else since
+    for line in output.client.follow(since):
         event = _event(line)
-        print(codec.dumps(codec.to_json(event)).decode("ascii") if output.json else jobs.event(event), flush=True)
+        if _fits(output, event):
+            _print(output, event)
     return 0
+
+
+def _fits(output: Output, one: Event) -> bool:
+    """Return whether an event is of those topics, and of that time, that are asked for."""
+    given = output.options
+    late = not isinstance(given.since, timedelta) or one.at >= output.style.now - given.since
+    return late and (not given.patterns or any(fnmatchcase(one.topic, pattern) for pattern in given.patterns))
+
+
+def _print(output: Output, event: Event) -> None:
+    # One object a line, without the envelope.
+    print(codec.dumps(codec.to_json(event)).decode("ascii") if output.json else jobs.event(event), flush=True)
 
 
 def _event(line: str) -> Event:
@@ -48,10 +75,13 @@ def _event(line: str) -> Event:
 
 def of_everyone(output: Output) -> int:
     """Print what happened at all users', in the order of time; and what happens, if that is wished for."""
-    if output.options.since:
+    given = output.options
+    if isinstance(given.since, int) and given.since:
         raise RequestError(
             "events are numbered for each user", hint="say whose: xpucachectl --of USER events --since N"
         )
+    if given.since or given.patterns or given.limit is not None:
+        raise RequestError("events of all users cannot be narrowed", hint="say whose: xpucachectl --of USER events")
     if not output.options.follow:
         return everyone.show(output, looking.ListEvents())
     parts = everyone.ask(output.client, looking.ListEvents())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import fields, replace
 
@@ -11,9 +13,11 @@ from xpucached.api import requests
 from xpucached.api.client import Answer
 from xpucached.api.endpoints import VERSION
 from xpucached.cli import connect, everyone
+from xpucached.cli import option_values as values
 from xpucached.cli.output import say
+from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.queries import EntryPage, EntryQuery
-from xpucached.errors import NotFound, Unavailable, XpucachedError
+from xpucached.errors import NotFound, RequestError, Unavailable, XpucachedError
 from xpucached.printing import plain
 from xpucached.render import entries
 from xpucached.render.text import count
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
     from xpucached.api.client import Client
     from xpucached.cli.output import Output
+    from xpucached.messages import Json
 
 _MOST_PAGES: Final = 10_000
 """Ten million entries, if they are full."""
@@ -37,7 +42,9 @@ _FIRST: Final = 200
 def ls(output: Output) -> int:
     """Print the entries that match; gives the exit status."""
     shown, last = 0, ""
-    for answer in _pages(output.client, output.options):
+    given = output.options
+    pages = _pages(output.client, given) if given.sort is None and given.since is None else _sorted(output)
+    for answer in pages:
         page = answer.value
         if not shown and not page.entries:
             _check_names(output)
@@ -50,14 +57,53 @@ def ls(output: Output) -> int:
             say(("\n" if before else "") + entries.entries(page.entries, output.style))
             last = entries.entry_total(page, shown)
         elif not shown:
-            narrowed = any(one is not None for one in _filters(output.options).values())
+            narrowed = given.since is not None or any(one is not None for one in _filters(given).values())
             last = "no entries match" if narrowed else "no entries"
     say(last)
     return 0
 
 
+def _sorted(output: Output) -> Iterator[Answer[EntryPage]]:
+    """Yield one page with those that were asked for, in the order in which they were; `RequestError` if too many match.
+
+    The catalog gives entries in one order alone, so all that match are held here.
+    """
+    given, kind = output.options, cast("object", None)
+    rows: list[tuple[IndexedEntry, Json]] = []
+    limit, given.limit = given.limit, None
+    for answer in _pages(output.client, given):
+        if answer.value.total > _MOST_SORTED:
+            message = f"{answer.value.total} entries match, and at most {_MOST_SORTED} can be sorted"
+            raise RequestError(message, hint="narrow them down: --store, --model, --driver, --size, …")
+        data = answer.data["entries"] if isinstance(answer.data, dict) else []
+        rows += zip(answer.value.entries, data if isinstance(data, list) else [], strict=True)
+        kind = answer.kind
+    if given.since is not None:
+        begin = output.style.now - timedelta(seconds=min(given.since, values.LONGEST))
+        rows = [row for row in rows if row[0].first_seen >= begin]
+    if given.sort is not None:
+        # The largest, newest and dearest come first.
+        rows.sort(key=lambda row: _KEYS[given.sort](row[0]), reverse=given.sort != "driver")
+    total, size = len(rows), sum(one.entry.allocated for one, _ in rows)
+    rows = rows[:limit]
+    yield Answer({"entries": [data for _, data in rows], "total": total, "size": size, "next": None}, kind)
+
+
+_MOST_SORTED: Final = 100_000
+
+_KEYS: Final[Mapping[str, Callable[[IndexedEntry], float | str]]] = {
+    "size": lambda one: one.entry.allocated,
+    "time": lambda one: one.first_seen.timestamp(),
+    "used": lambda one: one.last_used.timestamp(),
+    "cost": lambda one: one.cost or one.estimated or 0.0,
+    "driver": lambda one: one.entry.environment.toolchain if one.entry.environment else "",
+}
+
+
 def of_everyone(output: Output) -> int:
     """Print the entries of all users that match, user after user; gives the exit status."""
+    if output.options.sort is not None or output.options.since is not None:
+        raise RequestError("ls of all users cannot be sorted", hint="say whose: xpucachectl --of USER ls")
     parts = list(everyone.ask(output.client, _request(output.options, 0, None, _FIRST)))
     pages = [part.answer.value for part in parts if part.answer is not None]
     whole = EntryPage((), sum(page.total for page in pages), sum(page.size for page in pages), None)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from xpucached import quantities
 from xpucached.api.client import Answer
+from xpucached.cli.option_values import LONGEST
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import ModelStatus, Outcome, Run, Warmth
 from xpucached.domain.stores import StoreState, StoreStatus
@@ -134,7 +135,7 @@ def _kept(output: Output, values: tuple[T, ...]) -> list[int]:
         case "size":
             kept.sort(key=lambda at: -rows[at].size)
         case "time":
-            kept.sort(key=lambda at: (rows[at].time or now - timedelta(seconds=_LONGEST), -at), reverse=True)
+            kept.sort(key=lambda at: (rows[at].time or now - timedelta(seconds=LONGEST), -at), reverse=True)
         case "state":
             kept.sort(key=lambda at: rows[at].state)
         case "name":
@@ -145,10 +146,6 @@ def _kept(output: Output, values: tuple[T, ...]) -> list[int]:
 def _fits(row: _Row, options: argparse.Namespace, now: datetime) -> bool:
     patterns: list[str] = getattr(options, "patterns", [])
     state: str | None = getattr(options, "state", None)
-    begin = now - timedelta(seconds=min(options.since, _LONGEST)) if options.since is not None else None
+    begin = now - timedelta(seconds=min(options.since, LONGEST)) if options.since is not None else None
     named = not patterns or any(fnmatchcase(row.name, one) for one in patterns)
     return named and state in {None, row.state} and (begin is None or (row.time is not None and row.time >= begin))
-
-
-_LONGEST: Final = 3_000_000_000.0
-"""Seconds of a century: no age is greater."""

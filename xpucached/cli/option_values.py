@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -49,12 +50,30 @@ def one_of(words: type[W]) -> Callable[[str], W]:
     return convert
 
 
+ENTRY_KEYS: Final = ("size", "time", "used", "cost", "driver")
+"""By what entries can be sorted: bytes, when they were first seen and last used, seconds of compiling, driver."""
+
+
 def number(text: str) -> int:
     """Read a whole number."""
     try:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
+
+
+def moment(text: str) -> int | timedelta:
+    """Read the number of an event, or with a unit an age."""
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return timedelta(seconds=min(quantities.duration(text), LONGEST))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not a number, and no age: {text!r}; {error}") from None
+
+
+LONGEST: Final = 3_000_000_000.0
+"""Seconds of a century: no age is greater, and no moment lies before the first one."""
 
 
 def path(text: str) -> Path:
