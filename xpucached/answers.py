@@ -160,6 +160,7 @@ _add(
 _add(looking.GetUsage, usage.usage, lambda value: "\n".join(one.model for one in value.models))
 _add(looking.ListDays, usage.days, lambda value: "\n".join(one.day for one in value))
 _add(looking.ListWarmth, usage.warmth, lambda value: "\n".join(str(one.id) for one in value))
+_add(looking.SeeShifts, diagnosis.seen, lambda value: "\n".join(str(one.id) for one in value))
 _add(looking.GetMetrics, lambda value, _style: value.rstrip("\n"))
 _add(looking.GetDiskUse, disk.disk, lambda value: "\n".join(one.name for one in value.models))
 _add(requests.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))

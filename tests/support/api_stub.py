@@ -48,6 +48,7 @@ from xpucached.domain.plans import (
     ScanReport,
 )
 from xpucached.domain.queries import EntryPage
+from xpucached.domain.shifts import Shift
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import (
     Entry,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from xpucached.api.imports import NoteImport
+    from xpucached.api.looking import SeeShifts
     from xpucached.api.requests import (
         AddModel,
         EmptyTrash,
@@ -263,6 +265,13 @@ def make_status(verdict: Verdict = Verdict.WARM, jobs: tuple[Job, ...] = ()) -> 
     )
 
 
+def make_shift() -> Shift:
+    """Return a model's warm pass that became slower with a driver."""
+    numbers = (4.1, 0.05, 5, 9.8, 1)
+    changed = ("Intel(R) Arc(TM) B580 Graphics: driver 25.18 → 25.40",)
+    return Shift(3, ModelName("net"), "default", Figure.WARM, 7, NOW, *numbers, changed)
+
+
 def make_eviction(*, dry_run: bool) -> EvictionReport:
     """Return an eviction of one entry."""
     entry = make_defective()
@@ -438,6 +447,10 @@ class Standin:
     async def warmth(self) -> tuple[WarmthChange, ...]:
         """Return how models came to stand otherwise."""
         return histories.make_warmth()
+
+    async def see_shifts(self, asked: SeeShifts) -> tuple[Shift, ...]:
+        """Return what somebody has seen now."""
+        return tuple(replace(make_shift(), model=name, seen=NOW) for name in asked.models or (ModelName("net"),))
 
     async def evictable(self) -> Evictable:
         """Return what eviction would take."""
@@ -660,6 +673,7 @@ ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
         _by(looking.GetUsage, lambda one, _: one.usage()),
         _by(looking.ListDays, lambda one, _: one.days()),
         _by(looking.ListWarmth, lambda one, _: one.warmth()),
+        _by(looking.SeeShifts, lambda one, asked: one.see_shifts(asked)),
         _by(looking.GetEvictable, lambda one, _: one.evictable()),
         _by(looking.GetOverview, lambda one, _: one.overview()),
         _by(looking.GetMetrics, lambda one, asked: one.metrics(asked)),

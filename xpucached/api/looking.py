@@ -6,15 +6,17 @@ from datetime import date
 from enum import StrEnum
 from typing import Final
 
-from xpucached.api.endpoints import Request, endpoint, need
+from xpucached.api.endpoints import Request, Right, endpoint, need
 from xpucached.domain.disk import DiskUse
 from xpucached.domain.jobs import Event
 from xpucached.domain.names import AwareDatetime, ModelName
 from xpucached.domain.overview import Overview
+from xpucached.domain.shifts import Shift
 from xpucached.domain.usage import Day, Evictable, Usage, WarmthChange
 
 MAX_PAGE: Final = 1000
 MAX_DEAR: Final = 100
+_MAX_SEEN: Final = 1000
 _MAX_EVENT_WAIT: Final = 60.0
 
 
@@ -107,3 +109,14 @@ class GetMetrics(Request[str], frozen=True, kw_only=True):
     """Ask for figures as Prometheus reads them: bare, unless the caller accepts nothing but JSON."""
 
     format: MetricsFormat = MetricsFormat.TEXT
+
+
+@endpoint("POST", "/v1/shifts/seen", right=Right.CHANGE)
+class SeeShifts(Request[tuple[Shift, ...]], frozen=True, kw_only=True):
+    """Say that somebody has seen what became slower or faster of these models, or of all: `status` shows it no more."""
+
+    models: tuple[ModelName, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse more names than anybody types."""
+        need(len(self.models) <= _MAX_SEEN, f"models: expected at most {_MAX_SEEN}")

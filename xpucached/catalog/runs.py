@@ -50,7 +50,15 @@ _LOST_DETAIL: Final = "the daemon ended while it ran"
 _ENDING_DETAIL: Final = "the daemon was told to end while it ran"
 
 
-def begin_run(connection: sa.Connection, model: Model, reason: WarmReason, host: str, now: datetime) -> Run:
+def begin_run(
+    connection: sa.Connection,
+    model: Model,
+    reason: WarmReason,
+    host: str,
+    now: datetime,
+    kernel: str = "",
+    changes: Sequence[str] = (),
+) -> Run:
     """Note that a run of the model begins, with the workload that it is given with.  Raises `NotFound` without it."""
     if connection.execute(sa.select(MODELS.c.name).where(MODELS.c.name == model.name)).first() is None:
         raise NotFound(f"no model {model.name}", hint="see: xpucachectl model list")
@@ -66,6 +74,8 @@ def begin_run(connection: sa.Connection, model: Model, reason: WarmReason, host:
             attributed=0,
             detail="",
             output="",
+            kernel=kernel or None,
+            changes=list(changes) or None,
         )
         .returning(RUNS.c.id)
     ).scalar_one()
@@ -249,6 +259,8 @@ def read_runs(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...
             row.output,
             tuple(trials[row.id]),
             _libraries(row.libraries),
+            row.kernel or "",
+            tuple(row.changes or ()),
         )
         for row in rows
     ]

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0027"
+REVISION: Final = "0028"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -205,6 +205,8 @@ RUNS: Final = sa.Table(
     *(sa.Column(name, sa.Text, nullable=False) for name in ("detail", "output")),
     sa.Column("libraries", sa.JSON(none_as_null=True)),  # `Libraries`; null where nobody saw any
     sa.Column("layers", sa.JSON(none_as_null=True)),  # `attributed` by kinds of caches
+    sa.Column("kernel", sa.Text),  # null: before it was noted
+    sa.Column("changes", sa.JSON(none_as_null=True)),  # `Run.changes`; null where there are none
     sqlite_autoincrement=True,  # people quote run numbers: none is given twice
 )
 sa.Index(None, RUNS.c.model, RUNS.c.id)
@@ -226,6 +228,22 @@ TRIALS: Final = sa.Table(
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("output", sa.Text, nullable=False),
     sqlite_with_rowid=False,
+)
+
+SHIFTS: Final = sa.Table(
+    "shifts",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("model", parent("models.name"), nullable=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("variant", "figure")),
+    sa.Column("run_id", parent("runs.id"), nullable=False),
+    sa.Column("at", Moment, nullable=False),
+    *(sa.Column(name, sa.Float, nullable=False) for name in ("before", "spread", "after")),
+    *(sa.Column(name, sa.Integer, nullable=False) for name in ("before_runs", "after_runs")),
+    sa.Column("changed", sa.JSON, nullable=False),  # sentences
+    sa.Column("seen", Moment),
+    sa.UniqueConstraint("model", "variant", "figure", "run_id"),
+    sqlite_autoincrement=True,
 )
 
 RUN_TARGETS: Final = sa.Table(

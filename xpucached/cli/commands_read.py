@@ -199,6 +199,7 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
     "web": _web,
     "top": _top,
     "metrics": _metrics,
+    "seen": lambda output: output.show(looking.SeeShifts(models=tuple(output.options.models))),
     "why": _why,
     "env": _env,
     "config show": _config_show,

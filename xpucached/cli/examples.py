@@ -35,6 +35,7 @@ EXAMPLES: Final = {
     "driver-changed": ("xpucachectl driver-changed --wait --timeout 20m",),
     "events": ("xpucachectl events --follow", "xpucachectl events 'model-*' --since 1d"),
     "runs": ("xpucachectl runs llama --state failed",),
+    "seen": ("xpucachectl seen llama",),
     "why": ("xpucachectl why llama",),
     "run": ("xpucachectl run llama -- python3 app.py",),
     "env": ('eval "$(xpucachectl env llama)"', "xpucachectl env llama --systemd"),

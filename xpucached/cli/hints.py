@@ -30,7 +30,7 @@ VERBS: Final = (
         "model",
     ),
     *("prewarm", "replay", "report", "run", "runs", "scan", "show", "status", "stores", "trash", "usage", "verify"),
-    *("top", "web", "why"),
+    *("seen", "top", "web", "why"),
 )
 """All commands that ask a daemon something."""
 

@@ -29,6 +29,8 @@ def add_commands(verb: Callable[..., ArgumentParser]) -> None:
     what.add_argument("--days", action="store_true", help="what happened each day")
     what.add_argument("--warmth", action="store_true", help="when models came to stand otherwise, and why")
     one.add_argument("--top", type=_count, default=20, metavar="N", help="so many of the dearest entries (20)")
+    one = verb("seen", "say that you have seen what became slower or faster: status shows it no more")
+    one.add_argument("models", nargs="*", metavar="MODEL", help="only of these (default: of all)")
     one = verb("metrics", "print figures as Prometheus reads them")
     one.add_argument("--openmetrics", action="store_true", help="in OpenMetrics instead of the text format")
     one = verb("top", "show how the host stands, live in the terminal, until q")

@@ -51,6 +51,7 @@ class Cause(StrEnum):
     FOREIGN_STORE = "other-users-store"
     OPTIONS = "other-options"
     SLOWER = "slower"
+    SHIFTED = "slower-since-change"  #: a change on the host, which its sentence names
     HIDDEN = "cannot-be-seen"  #: its application runs, but not where we may look
 
 

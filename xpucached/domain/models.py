@@ -181,6 +181,8 @@ class Run(Struct, frozen=True):
     output: str = ""  #: the end of what it printed
     trials: tuple[Trial, ...] = ()  #: one per variant, in their order
     libraries: Libraries | None = None  #: None: nobody saw which its processes had mapped
+    kernel: str = ""  #: the kernel's release at that time; empty: not noted
+    changes: tuple[str, ...] = ()  #: what had changed by then of that which the last proof needed, a sentence each
 
     @property
     def last_words(self) -> str:

@@ -75,6 +75,7 @@ _FIELDS: Final = frozenset(
         "drivers",
         "entries",
         "failed",
+        "figure",
         "freed",
         "mended",
         "model",

@@ -12,6 +12,7 @@ from xpucached.domain.host import DriverChange, Host, Problem
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus
 from xpucached.domain.names import AwareDatetime
+from xpucached.domain.shifts import Shift
 from xpucached.domain.stores import StoreStatus
 from xpucached.domain.usage import Saved
 
@@ -57,3 +58,4 @@ class Status(Struct, frozen=True):
     saved: Saved | None = None
     ahead: tuple[Ahead, ...] = ()  #: drivers that lie here and are not installed yet
     ahead_refused: tuple[str, ...] = ()  #: why some of what lies there is not looked at
+    shifts: tuple[Shift, ...] = ()  #: what became slower or faster with a change, and nobody has seen yet

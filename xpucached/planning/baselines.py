@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.models import Figures, Run, Trial
 
-_FEWEST: Final = 4
+FEWEST: Final = 4
 """Earlier samples that it takes to call something unusual."""
 
 _NORMAL: Final = 1.4826
@@ -43,13 +43,13 @@ def baselines(runs: Iterable[Run]) -> tuple[Baseline, ...]:
     Only passes that ended well count.  "Worse" is further above the median of the earlier ones than four robust
     standard deviations (1.4826 MAD), a tenth of it, and the unrest of any host.
     """
-    samples: dict[tuple[str, str, Figure], list[tuple[datetime, float]]] = {}
+    found: dict[tuple[str, str, Figure], list[tuple[datetime, float]]] = {}
     for run in sorted(runs, key=lambda one: one.id, reverse=True):
         if run.finished is None:
             continue
-        for variant, figure, value in _of(run):
-            samples.setdefault((run.host, variant, figure), []).append((run.started, value))
-    return tuple(_baseline(host, variant, figure, values) for (host, variant, figure), values in samples.items())
+        for variant, figure, value in samples(run):
+            found.setdefault((run.host, variant, figure), []).append((run.started, value))
+    return tuple(_baseline(host, variant, figure, values) for (host, variant, figure), values in found.items())
 
 
 def _baseline(host: str, variant: str, figure: Figure, values: Sequence[tuple[datetime, float]]) -> Baseline:
@@ -59,12 +59,17 @@ def _baseline(host: str, variant: str, figure: Figure, values: Sequence[tuple[da
         return Baseline(variant, host, figure, newest, at, None, None, 1, worse=False)
     usual = median(before)
     deviation = median(abs(value - usual) for value in before)
-    limit = usual + max(_FAR * _NORMAL * deviation, _LEAST * usual, _TICKS[figure])
-    worse = len(before) >= _FEWEST and newest > limit
+    worse = len(before) >= FEWEST and newest - usual > limit(figure, usual, deviation)
     return Baseline(variant, host, figure, newest, at, usual, deviation, len(values), worse)
 
 
-def _of(run: Run) -> Iterator[tuple[str, Figure, float]]:
+def limit(figure: Figure, usual: float, deviation: float) -> float:
+    """Return how far from the median a figure may be by chance; ``deviation`` is the median absolute one."""
+    return max(_FAR * _NORMAL * deviation, _LEAST * usual, _TICKS[figure])
+
+
+def samples(run: Run) -> Iterator[tuple[str, Figure, float]]:
+    """Yield what a run measured: variant, figure, and its value.  Only passes that ended well count."""
     if run.trials:
         for trial in run.trials:
             if trial.outcome in _TOLD:

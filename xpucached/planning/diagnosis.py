@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, Figure, Safety
 from xpucached.domain.models import Outcome, WarmReason, Warmth
+from xpucached.planning.shifts import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from xpucached.domain.libraries import SyclRuntime
     from xpucached.domain.models import Model, ModelStatus, Run
     from xpucached.domain.plans import IndexedEntry
+    from xpucached.domain.shifts import Shift
     from xpucached.domain.stores import EntryId
 
 _CAUSES: Final = {
@@ -43,6 +45,7 @@ def diagnose(
     applications: Sequence[Application] = (),
     entries: Sequence[IndexedEntry] = (),
     baselines: Sequence[Baseline] = (),
+    shifts: Sequence[Shift] = (),
     uid: int,
     option_variables: Sequence[str] = (),
     built_from: Callable[[EntryId], tuple[str, str] | None],
@@ -60,6 +63,7 @@ def diagnose(
         *_crashes(status, runtimes, proven(status.model, runs)),
         *_outside(status.model, store, applications, uid),
         *_elsewhere(status.model, store, entries, option_variables, built_from),
+        *_shifted(status.model, shifts),
         *_slower(status.model, baselines),
     ]
     return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes))
@@ -211,6 +215,12 @@ def _elsewhere(
     for root, number in sorted(others.items()):
         message = f"{number} of its programs were compiled in {root} too: something runs this model with that store"
         yield Explanation(Cause.OTHER_STORE, message, _command("env", model.name))
+
+
+def _shifted(model: Model, shifts: Sequence[Shift]) -> Iterable[Explanation]:
+    for one in shifts:
+        if one.slower:
+            yield Explanation(Cause.SHIFTED, sentence(one), _command("model", "history", model.name))
 
 
 _SLOW: Final = frozenset({Figure.COLD, Figure.WARM, Figure.STEADY, Figure.CPU})

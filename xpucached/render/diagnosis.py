@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.diagnosis import Baseline, Diagnosis, Explanation, RuntimeCheck
     from xpucached.domain.host import Problem
+    from xpucached.domain.shifts import Shift
     from xpucached.render.text import TextStyle
 
 _BYTES: Final = frozenset({Figure.MEMORY, Figure.DEVICE_MEMORY})
@@ -46,6 +47,28 @@ def _finding(one: Explanation, style: TextStyle) -> str:
 def _runtime_check(one: RuntimeCheck, style: TextStyle) -> str:
     verdict = style.paint(one.safety, _SAFETIES[one.safety])
     return f"{plain(str(one.library))}: {verdict}\n  {fold(plain(one.evidence), style, 2)}"
+
+
+def shifts(values: Sequence[Shift], style: TextStyle) -> str:
+    """Write one line for each figure that is another since a change, and below it what came between."""
+    rows: list[list[str | Cell]] = [
+        [
+            one.model,
+            one.variant,
+            one.figure,
+            f"{seconds(one.before)} (±{seconds(one.spread)}, {count(one.before_runs, 'run')})",
+            Cell(f"{seconds(one.after)} ({count(one.after_runs, 'run')})", Colour.RED if one.slower else Colour.GREEN),
+            age(one.at, style.now),
+            "; ".join(one.changed),
+        ]
+        for one in values
+    ]
+    return table(("MODEL", "VARIANT", "FIGURE", "BEFORE", "AFTER", "SINCE", "CHANGED"), rows, style)
+
+
+def seen(values: Sequence[Shift], style: TextStyle) -> str:
+    """Write what somebody has seen now."""
+    return shifts(values, style) if values else "nothing became slower or faster that nobody had seen"
 
 
 def history(values: Sequence[Baseline], style: TextStyle) -> str:

@@ -8,6 +8,7 @@ from xpucached.domain.activity import WatchMode
 from xpucached.domain.jobs import UNDER_WAY
 from xpucached.domain.status import Verdict
 from xpucached.printing import plain
+from xpucached.render.diagnosis import shifts
 from xpucached.render.entries import stores
 from xpucached.render.host import device_table, drivers_in_use, problems
 from xpucached.render.jobs import jobs
@@ -16,7 +17,7 @@ from xpucached.render.text import Colour, age, cells, count, cut, facts, fold, s
 from xpucached.render.usage import saved
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from xpucached.domain.activity import Watching
     from xpucached.domain.ahead import Ahead
@@ -74,12 +75,20 @@ def status(value: Status, style: TextStyle) -> str:
         parts.append(section("Stores", stores(value.stores, style), style))
     if value.models:
         parts.append(section("Models", models(value.models, style), style))
-    if value.problems:
-        parts.append(section("Problems", problems(value.problems, style, brief=True), style))
+    parts += _trouble(value, style)
     running = [one for one in value.jobs if one.state in UNDER_WAY]
     if running:
         parts.append(section("Jobs", jobs(running, style), style))
     return "\n\n".join(parts)
+
+
+def _trouble(value: Status, style: TextStyle) -> Iterator[str]:
+    """Write what somebody should see: what is another since a change, and what is not well."""
+    if value.shifts:
+        told = f"{shifts(value.shifts, style)}\nshown until: xpucachectl seen"
+        yield section("Slower or faster since a change", told, style)
+    if value.problems:
+        yield section("Problems", problems(value.problems, style, brief=True), style)
 
 
 _LONGEST: Final = 99

@@ -21,6 +21,7 @@ from xpucached.domain.models import ModelStatus, Run, Trial, WarmReason, Warmth,
 from xpucached.domain.overview import Overview, OverviewModel, UnderWay
 from xpucached.domain.plans import Deferred, ReplayReport
 from xpucached.domain.secrecy import HIDDEN, of_event, of_problem
+from xpucached.domain.shifts import Shift
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.trash import Comparison, Finding
 from xpucached.domain.usage import WarmthChange
@@ -95,7 +96,8 @@ def _workload(one: Workload) -> Workload:
 
 def _run(one: Run) -> Run:
     # The digest is of the arguments and variables too: a short one could be guessed, and the guess proven by it.
-    return replace(one, detail=_text(one.detail), output="", workload=_text(one.workload))
+    changes = tuple(HIDDEN for _ in one.changes)
+    return replace(one, detail=_text(one.detail), output="", workload=_text(one.workload), changes=changes)
 
 
 def _libraries(one: Libraries) -> Libraries:
@@ -186,6 +188,11 @@ def _overview(one: Overview) -> Overview:
     return one if one.verdict is Verdict.WARM else replace(one, sentence=HIDDEN)
 
 
+def _shift(one: Shift) -> Shift:
+    # What changed is told by paths, as with models.
+    return replace(one, changed=tuple(HIDDEN for _ in one.changed))
+
+
 def _deferred(one: Deferred) -> Deferred:
     return replace(one, why=_text(one.why))
 
@@ -208,6 +215,7 @@ _RULES: Final = cast(
         Libraries: _libraries,
         RuntimeCheck: _runtime_check,
         Deferred: _deferred,
+        Shift: _shift,
         Status: _status,
         DriverInUse: _driver,
         WarmthChange: _warmth_change,

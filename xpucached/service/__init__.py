@@ -35,6 +35,7 @@ from xpucached.service.prewarm import Prewarmer
 from xpucached.service.reconcile import Reconciler
 from xpucached.service.replay import Replayer
 from xpucached.service.scan import StoreScanner
+from xpucached.service.shifts import ShiftKeeper
 from xpucached.service.status import StatusKeeper
 from xpucached.service.store_finder import StoreFinder
 from xpucached.service.survey import Surveyor
@@ -62,7 +63,8 @@ class Service:
         self.scanner = StoreScanner(context, self.finder)
         self.models = ModelKeeper(context, self.finder, self.surveyor)
         self.tracker = ActivityTracker(context, self.scanner)
-        self.prewarmer = Prewarmer(context, self.scanner, self.surveyor, starter)
+        self.shifts = ShiftKeeper(context)
+        self.prewarmer = Prewarmer(context, self.scanner, self.surveyor, starter, self.shifts)
         self.explainer = Explainer(context, self.finder, self.prewarmer)
         self.trash = TrashKeeper(context, self.scanner)
         self.replayer = Replayer(context, self.scanner, self.trash, starter)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import all_models, find_model
-from xpucached.catalog.runs import newest_runs
+from xpucached.catalog.runs import KEPT, newest_runs
 from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_check
 from xpucached.domain.diagnosis import Application, Safety
 from xpucached.domain.host import Problem
@@ -19,6 +19,7 @@ from xpucached.kinds.table import KINDS, MODELS, built_from, libraries
 from xpucached.planning import diagnosis, verdict
 from xpucached.planning.baselines import baselines
 from xpucached.planning.diagnosis import trusted
+from xpucached.planning.shifts import shifts
 from xpucached.service import program_variables
 from xpucached.service.store_finder import make
 from xpucached.service.survey import runtimes_of
@@ -165,6 +166,7 @@ class Explainer:
             applications=await asyncio.to_thread(look),
             entries=await self._context.read(all_entries),
             baselines=await self.history(name),
+            shifts=shifts(await self._context.read(newest_runs, name, KEPT)),
             uid=os.getuid(),
             option_variables=discovery.OPTION_VARIABLES,
             built_from=built_from,

@@ -165,6 +165,7 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(looking.GetEvictable, lambda service, _: service.accountant.evictable()),
         _by(looking.GetOverview, lambda service, _: _overview(service)),
         _by(looking.GetMetrics, _metrics),
+        _by(looking.SeeShifts, lambda service, asked: service.shifts.seen(asked)),
         _by(requests.GetOpenApi, lambda _service, _: asyncio.to_thread(_description)),
     )
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +14,7 @@ from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
 from xpucached.catalog.models import all_models, checked_models
 from xpucached.catalog.runs import begin_run, finish_run, newest_runs
-from xpucached.domain.models import Attribution, ModelStatus, Outcome, WarmReason, Warmth
+from xpucached.domain.models import ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, no_model
@@ -24,6 +23,7 @@ from xpucached.planning import verdict
 from xpucached.planning.baselines import summed
 from xpucached.planning.prewarm import nothing_to_warm, plan_prewarm
 from xpucached.service import recordings
+from xpucached.service.course import RunCourse
 from xpucached.service.proofs import ProofKeeper
 from xpucached.service.store_finder import make
 from xpucached.service.throttle import Throttle
@@ -35,18 +35,17 @@ if TYPE_CHECKING:
     from xpucached.api import requests
     from xpucached.domain.host import Host
     from xpucached.domain.jobs import Job
-    from xpucached.domain.models import Coverage, Model, Run, Trial
+    from xpucached.domain.models import Coverage, Model, Run
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import PrewarmPlan, Warm
     from xpucached.domain.stores import FoundStore
-    from xpucached.processes.results import RunResult
     from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
     from xpucached.service.replay import Replayer
     from xpucached.service.scan import StoreScanner
+    from xpucached.service.shifts import ShiftKeeper
     from xpucached.service.survey import Surveyor
-    from xpucached.service.trial import Attempt
 
     _GivesWay = Callable[[], Awaitable[bool]]
 
@@ -57,26 +56,19 @@ _SETTLED: Final = frozenset({Warmth.WARM, Warmth.UNCACHED})
 """A model that stands so is run again only with force."""
 
 
-@dataclass(slots=True)
-class _Course:
-    """What is known of a run while it goes on: how it ended is known last."""
-
-    outcome: Outcome = Outcome.FAILED
-    detail: str = "how it ended is not known"
-    executions: list[RunResult] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
-    attribution: Attribution = field(default_factory=Attribution)
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        return tuple(attempt.trial for attempt in self.attempts)
-
-
 class Prewarmer:
     """Runs models and records what came of it."""
 
-    def __init__(self, context: Context, scanner: StoreScanner, surveyor: Surveyor, starter: ProcessStarter) -> None:
+    def __init__(
+        self,
+        context: Context,
+        scanner: StoreScanner,
+        surveyor: Surveyor,
+        starter: ProcessStarter,
+        shifts: ShiftKeeper,
+    ) -> None:
         self._context = context
+        self._shifts = shifts
         self._scanner = scanner
         self._finder = scanner.finder
         self._surveyor = surveyor
@@ -203,7 +195,10 @@ class Prewarmer:
         found = await asyncio.to_thread(self._finder.store_of, model)
         signature = context.present.seen_by(model.name).signature
         reached = await asyncio.to_thread(self._surveyor.reached, model)
-        run = await self._context.write(begin_run, model, warm.reason, signature, context.clock())
+        seen = await asyncio.to_thread(self._proofs.coverage, context.present)
+        changes = next((one.changes for one in seen if one.model == model.name), ())
+        circumstances = signature, context.clock(), context.present.kernel, changes
+        run = await self._context.write(begin_run, model, warm.reason, *circumstances)
         self._running.add(model.name)
         self.throttle.waiting.pop(model.name, None)
         occasion = self.throttle.run_priority(warm.reason).occasion
@@ -212,7 +207,7 @@ class Prewarmer:
             model.name,
             {"model": model.name, "reason": warm.reason, "occasion": occasion, "detail": warm.detail},
         )
-        course = _Course()
+        course = RunCourse()
         try:
             await self._carry_out(warm, found, course, tell)
         except Conflict as error:
@@ -234,8 +229,10 @@ class Prewarmer:
                 run = await asyncio.shield(
                     asyncio.ensure_future(asyncio.to_thread(self._finish, run, course, model, reached))
                 )
-                if course.outcome is not Outcome.CANCELLED and recordings.met_another_driver(context, run):
-                    await self._surveyor.survey()
+                if course.outcome is not Outcome.CANCELLED:
+                    await self._shifts.look(model.name)
+                    if recordings.met_another_driver(context, run):
+                        await self._surveyor.survey()
             finally:
                 # Not before its proof counts: until then it would be called as cold as it was.
                 self._running.discard(model.name)
@@ -246,7 +243,7 @@ class Prewarmer:
             )
         return run
 
-    async def _carry_out(self, warm: Warm, found: FoundStore, course: _Course, tell: Callable[[str], None]) -> None:
+    async def _carry_out(self, warm: Warm, found: FoundStore, course: RunCourse, tell: Callable[[str], None]) -> None:
         """Run the variants of a model, and note in ``course`` what comes of each as it comes."""
         model = warm.model
         await asyncio.to_thread(self._finder.refuse_foreign, model)
@@ -285,7 +282,7 @@ class Prewarmer:
         if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
             course.detail += await asyncio.to_thread(recordings.covered, self._context, course.executions)
 
-    def _finish(self, run: Run, course: _Course, model: Model, reached: frozenset[Path]) -> Run:
+    def _finish(self, run: Run, course: RunCourse, model: Model, reached: frozenset[Path]) -> Run:
         outcome, detail, attribution, trials = course.outcome, course.detail, course.attribution, course.trials
         executions, needs = course.executions, needed(course.attempts)
         entries = self._context.catalog.read(entries_by_id, attribution.created | attribution.used)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from xpucached import __version__
 from xpucached.catalog.figures import catalog_summary
+from xpucached.catalog.shifts import unseen_shifts
 from xpucached.catalog.stores import all_stores
 from xpucached.catalog.surveys import driver_changes
 from xpucached.domain.activity import Watching, WatchMode
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from xpucached.catalog.figures import Summary
     from xpucached.domain.host import DriverChange
     from xpucached.domain.models import ModelStatus
+    from xpucached.domain.shifts import Shift
     from xpucached.domain.stores import StoreStatus
     from xpucached.service.accounting import Accountant
     from xpucached.service.activity import ActivityTracker
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from xpucached.service.models import ModelKeeper
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.store_finder import StoreFinder
+
+    _Known = tuple[
+        tuple[ModelStatus, ...], Summary, tuple[StoreStatus, ...], tuple[DriverChange, ...], tuple[Shift, ...]
+    ]
 
 
 class StatusKeeper:
@@ -86,7 +92,7 @@ class StatusKeeper:
         host, present, running = context.host, context.present, self._prewarmer.running
         due = context.notices != context.noticed
 
-        def look() -> tuple[tuple[ModelStatus, ...], Summary, tuple[StoreStatus, ...], tuple[DriverChange, ...]]:
+        def look() -> _Known:
             # One way into a thread and back: while a scan has the processor, each way costs milliseconds.
             with catalog.moment():
                 return (
@@ -94,9 +100,10 @@ class StatusKeeper:
                     catalog.read(catalog_summary),
                     catalog.read(all_stores),
                     catalog.read(driver_changes, 5),
+                    catalog.read(unseen_shifts),
                 )
 
-        models, summary, stores, changes = await asyncio.to_thread(look)
+        models, summary, stores, changes, shifts = await asyncio.to_thread(look)
         saved = await self._accountant.saved()
         trouble = catalog.trouble
         problems = (
@@ -133,4 +140,5 @@ class StatusKeeper:
             saved,
             self._ahead.shown,
             self._ahead.refused,
+            shifts,
         )

@@ -168,6 +168,7 @@ REQUESTS: list[Request[object]] = [
     looking.GetUsage(top=3),
     looking.ListDays(since="2026-11-01", until="2026-11-30"),
     looking.ListWarmth(since=api_stub.NOW, model=ModelName("a+b"), limit=7),
+    looking.SeeShifts(models=(ModelName("a+b"),)),
     looking.GetEvictable(),
     looking.GetOverview(),
     looking.GetMetrics(format=looking.MetricsFormat.OPENMETRICS),

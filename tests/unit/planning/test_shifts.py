@@ -1,0 +1,151 @@
+"""What became slower or faster with a change: tables of runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.api_stub import NOW, OPENCL, make_run
+from xpucached.domain.diagnosis import Figure
+from xpucached.domain.libraries import Libraries, SyclRuntime
+from xpucached.domain.models import Outcome, Pass
+from xpucached.planning.shifts import between, sentence, shifts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xpucached.domain.models import Run
+
+OLD, NEW, NEWER = "25.18", "25.40", "25.44"
+
+
+def run(
+    number: int,
+    warm: float,
+    driver: str = OLD,
+    *,
+    cold: float = 0.0,
+    created: int = 10,
+    outcome: Outcome = Outcome.WARMED,
+    changes: Sequence[str] = (),
+) -> Run:
+    """Return a run of one variant; with ``cold``, its first pass compiled."""
+    passes = (Pass(cold, 1.0, 1, 0, created, 0),) if cold else ()
+    return replace(
+        make_run(),
+        id=number,
+        started=NOW + timedelta(hours=number),
+        host=f"host with {driver}",
+        environments=(replace(OPENCL, toolchain=driver),),
+        outcome=outcome,
+        passes=(*passes, Pass(warm, 1.0, 1, 0, 0, 10)),
+        trials=(),
+        changes=tuple(changes),
+    )
+
+
+def runs(*series: tuple[str, Sequence[float]]) -> list[Run]:
+    """Return runs with these warm passes, with one driver after the other."""
+    flat = [(driver, warm) for driver, values in series for warm in values]
+    return [run(number, warm, driver) for number, (driver, warm) in enumerate(flat, 1)]
+
+
+STILL = (4.1, 4.0, 4.15, 4.1, 4.2)
+
+
+def test_what_is_slower_with_another_driver_is_told_with_before_and_after_and_the_change() -> None:
+    (one,) = shifts(runs((OLD, STILL), (NEW, (9.8,))))
+
+    assert (one.figure, one.before, one.after, one.before_runs, one.after_runs) == (Figure.WARM, 4.1, 9.8, 5, 1)
+    assert (one.run, one.slower) == (6, True)
+    assert one.changed == (f"{OPENCL.device}: driver {OLD} → {NEW}",)
+    assert sentence(one).startswith("default, warm pass: slower, 4.1 s → 9.8 s (1 run; before, the median of 5 and")
+
+
+def test_what_is_faster_is_told_as_well() -> None:
+    (one,) = shifts(runs((OLD, STILL), (NEW, (2.0, 2.1))))
+
+    assert (one.slower, one.after, one.after_runs) == (False, 2.05, 2)
+    assert "faster" in sentence(one)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        runs((OLD, STILL[:3]), (NEW, (9.8,))),  # too few to know their unrest
+        runs((OLD, STILL), (NEW, (4.3,))),  # within what any host adds
+        runs((OLD, (4.0, 9.0, 2.0, 7.0, 5.0)), (NEW, (9.8,))),  # they are never the same
+        runs((OLD, (*STILL, 9.8))),  # nothing changed: that is for the figures of one environment
+        runs((OLD, STILL), (NEW, (9.8, 4.1, 4.0))),  # one run of three
+        runs((OLD, STILL), (NEW, (9.8,)), (NEWER, (4.1,))),  # it was so, and is over
+        [],
+    ],
+)
+def test_what_chance_explains_or_nobody_knows_is_not_told(given: Sequence[Run]) -> None:
+    assert shifts(given) == ()
+
+
+def test_what_came_with_one_change_is_not_blamed_on_the_next() -> None:
+    found = shifts(runs((OLD, STILL), (NEW, (9.8,)), (NEWER, (9.9, 9.7))))
+
+    assert [(one.run, one.changed) for one in found] == [(6, (f"{OPENCL.device}: driver {OLD} → {NEW}",))]
+
+
+def test_drivers_with_a_run_each_tell_together_what_is_usual() -> None:
+    found = shifts(runs(("1", [4.0]), ("2", [4.1]), ("3", [4.05]), ("4", [4.1]), ("5", [8.0])))
+
+    assert [(one.run, one.before_runs, one.changed) for one in found] == [(5, 4, (f"{OPENCL.device}: driver 4 → 5",))]
+
+
+def test_cold_passes_are_compared_with_those_that_compiled_as_much() -> None:
+    # With the second driver replay had compiled most of it: that is quicker, not better.
+    eager = [run(number, 4.0, str(number), cold=60.0 + number % 2) for number in range(1, 6)]
+
+    assert shifts([*eager, run(6, 4.0, "6", cold=9.0, created=2)]) == ()
+    (one,) = shifts([*eager, run(6, 4.0, "6", cold=150.0, created=10)])
+    assert (one.figure, one.after) == (Figure.COLD, 150.0)
+
+
+def test_what_was_not_measured_in_between_may_have_come_with_either_change() -> None:
+    cold = [run(number, 4.0, "1", cold=60.0) for number in range(1, 6)]
+
+    (one,) = shifts([*cold, run(6, 4.0, "2"), run(7, 4.0, "3", cold=150.0)])
+
+    assert one.changed == (f"{OPENCL.device}: driver 1 → 2", f"{OPENCL.device}: driver 2 → 3")
+
+
+def test_runs_that_failed_and_those_of_another_workload_count_for_nothing() -> None:
+    given = runs((OLD, STILL), (NEW, (9.8,)))
+
+    assert shifts([replace(one, outcome=Outcome.FAILED) if one.id == 6 else one for one in given]) == ()
+    assert shifts([replace(one, workload="another") if one.id < 6 else one for one in given]) == ()
+
+
+def test_between_two_runs_packages_runtimes_and_the_kernel_may_change() -> None:
+    one = replace(run(1, 4.0), kernel="6.8.0", libraries=Libraries((SyclRuntime(Path("/a/libsycl.so.8"), "b1", 3),)))
+    other = replace(
+        run(2, 4.0, changes=["torch 2.9.0 → 2.9.1"]),
+        kernel="6.11.0",
+        libraries=Libraries((SyclRuntime(Path("/a/libsycl.so.8"), "b2", 3),)),
+    )
+
+    assert between(one, other) == (
+        "Linux 6.8.0 → 6.11.0",
+        "the SYCL runtime is another build (libsycl.so.8)",
+        "torch 2.9.0 → 2.9.1",
+    )
+    # Of who was not seen to load one nothing is known.
+    assert between(replace(one, libraries=None, kernel=""), replace(other, changes=())) == ()
+
+
+def test_a_change_that_a_run_proved_nothing_of_is_not_another_one_in_the_next() -> None:
+    unproven = run(6, 4.1, outcome=Outcome.UNPROVEN, changes=["app.py was modified"])
+    given = [*runs((OLD, STILL)), unproven, run(7, 9.8, changes=["app.py was modified"])]
+
+    assert between(given[-2], given[-1]) == ()
+    # Together they are a run at 4.1 and one at 9.8, half of which is beyond chance.
+    assert [(one.run, one.after_runs) for one in shifts(given)] == [(6, 2)]

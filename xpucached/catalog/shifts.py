@@ -1,0 +1,78 @@
+"""Record: what became slower or faster after a change, until somebody has seen it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from xpucached.catalog.tables import SHIFTS
+from xpucached.domain.diagnosis import Figure
+from xpucached.domain.names import ModelName
+from xpucached.domain.shifts import Shift
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+_C = SHIFTS.c
+
+
+def record_shifts(
+    connection: sa.Connection, model: ModelName, found: Sequence[Shift]
+) -> tuple[tuple[Shift, ...], tuple[Shift, ...]]:
+    """Make what is kept of a model equal to what was found; return what is new, and what is so no longer.
+
+    What somebody has seen stays seen, whatever its figures are by now.
+    """
+    kept = {_key(one): one for one in _values(connection, _C.model == model)}
+    wanted = {_key(one): one for one in found}
+    news: list[Shift] = []
+    for key, one in wanted.items():
+        numbers = {name: getattr(one, name) for name in ("before", "spread", "before_runs", "after", "after_runs")}
+        values = {**numbers, "at": one.at, "changed": list(one.changed)}
+        if key in kept:
+            connection.execute(sa.update(SHIFTS).where(_C.id == kept[key].id).values(values))
+            continue
+        keys = dict(zip(("variant", "figure", "run_id"), (one.variant, one.figure.value, one.run), strict=True))
+        row = connection.execute(sa.insert(SHIFTS).values(model=model, **keys, **values).returning(_C.id)).scalar_one()
+        news += _values(connection, _C.id == row)
+    over = tuple(one for key, one in kept.items() if key not in wanted)
+    for one in over:
+        connection.execute(sa.delete(SHIFTS).where(_C.id == one.id))
+    return tuple(news), over
+
+
+def unseen_shifts(connection: sa.Connection) -> tuple[Shift, ...]:
+    """Return what nobody has seen yet, oldest first."""
+    return tuple(_values(connection, _C.seen.is_(None)))
+
+
+def see_shifts(connection: sa.Connection, models: Sequence[ModelName], now: datetime) -> tuple[Shift, ...]:
+    """Note that these models' were seen, or all; return those that were not before."""
+    condition = sa.and_(_C.seen.is_(None), _C.model.in_(models) if models else sa.true())
+    ids = [one.id for one in _values(connection, condition)]
+    connection.execute(sa.update(SHIFTS).where(_C.id.in_(ids)).values(seen=now))
+    return tuple(_values(connection, _C.id.in_(ids)))
+
+
+def _key(one: Shift) -> tuple[str, str, int]:
+    return (one.variant, one.figure.value, one.run)
+
+
+def _values(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Shift]:
+    rows = connection.execute(sa.select(SHIFTS).where(condition).order_by(_C.id))
+    return [
+        Shift(
+            row.id,
+            ModelName(row.model),
+            row.variant,
+            Figure(row.figure),
+            row.run_id,
+            row.at,
+            *(row.before, row.spread, row.before_runs, row.after, row.after_runs),
+            tuple(row.changed),
+            row.seen,
+        )
+        for row in rows
+    ]
