@@ -595,8 +595,8 @@ def test_a_dry_run_changes_nothing(served: Running, capsys: pytest.CaptureFixtur
 def test_nobody_need_wait(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
     served.service.hold = True
 
-    assert run(capsys, "scan", "--full", "--no-wait") == (0, "job 1: scan running 1/2: resnet\n", "")
-    assert run(capsys, "jobs", "1")[1] == "scan running 1/2: resnet\n"
+    assert run(capsys, "scan", "--full", "--no-wait") == (0, "job 1: scan running 1/2 (50 %): resnet\n", "")
+    assert run(capsys, "jobs", "1")[1] == "scan running 1/2 (50 %): resnet\n"
     assert run(capsys, "jobs", "--cancel", "1")[1] == "scan cancelled 1/2: resnet\n"
 
 
@@ -604,7 +604,7 @@ def test_who_stops_waiting_leaves_the_job_running(served: Running) -> None:
     served.service.hold = True
     with started("scan") as child:
         assert child.stderr is not None
-        assert child.stderr.readline() == "scan running 1/2: resnet\n"
+        assert child.stderr.readline() == "scan running 1/2 (50 %): resnet\n"
         child.send_signal(signal.SIGINT)
         _, err = child.communicate()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 import time
 from datetime import UTC, datetime
@@ -34,12 +35,20 @@ def of_host(output: Output) -> int:
 
 def of_daemon(output: Output) -> int:
     """Say the same to a user's daemon."""
-    user = output.options.of or str(os.getuid())
+    user = _named(output.options.of or str(os.getuid()))
 
     def look() -> HostReadiness:
         return readiness.of_daemon(output.client.call(requests.GetStatus()).value, user, os.getuid())
 
     return _say(output, look)
+
+
+def _named(user: str) -> str:
+    """Return the name of a user who is given by number, as far as this host knows one."""
+    try:
+        return pwd.getpwuid(int(user)).pw_name if user.isascii() and user.isdecimal() else user
+    except (KeyError, OverflowError):
+        return user
 
 
 def _say(output: Output, look: Callable[[], HostReadiness]) -> int:

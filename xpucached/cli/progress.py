@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
@@ -97,14 +98,15 @@ class _LineProgress:
     def show(self, job: Job) -> None:
         line = jobs.progress(job)
         if line != self._last:
-            print(line, file=sys.stderr, flush=True)
+            # How long it may last changes all the time, and is no news by itself.
+            print(jobs.progress(job, datetime.now(UTC)), file=sys.stderr, flush=True)
             self._last = line
 
 
 @contextmanager
 def _live() -> Iterator[Callable[[Job], None]]:
     with _bar() as update:
-        yield lambda job: update(job.progress.done, job.progress.total, jobs.progress(job))
+        yield lambda job: update(job.progress.done, job.progress.total, jobs.progress(job, datetime.now(UTC)))
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class Progress(Struct, frozen=True):
     done: int = 0
     total: int = 0
     detail: str = ""
+    ends: AwareDatetime | None = None  #: when it may be done, by what it usually takes; None: nobody knows
 
 
 class ErrorInfo(Struct, frozen=True):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from xpucached.domain.models import Figures, Run, Trial
+    from xpucached.domain.models import Figures, ModelStatus, Run, Trial
 
 FEWEST: Final = 4
 """Earlier samples that it takes to call something unusual."""
@@ -96,6 +96,16 @@ def _told(variant: str, passes: Sequence[Pass], figures: Sequence[Figures]) -> I
             yield variant, Figure.STEADY, measured.steady_seconds
         if measured.device_memory is not None:
             yield variant, Figure.DEVICE_MEMORY, float(measured.device_memory)
+
+
+def usual_seconds(models: Iterable[ModelStatus | None]) -> float | None:
+    """Return the seconds that these models' two passes took when they were last warmed; None if one is not known."""
+    total = 0.0
+    for one in models:
+        if one is None or one.cold_seconds is None or one.warm_seconds is None:
+            return None
+        total += one.cold_seconds + one.warm_seconds
+    return total
 
 
 def summed(trials: Sequence[Trial]) -> tuple[Pass, ...]:

@@ -17,6 +17,7 @@ from xpucached.render.text import Cell, Colour, age, count, fold, seconds, size,
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from xpucached.domain.jobs import Event, Job
     from xpucached.render.text import TextStyle
@@ -33,11 +34,32 @@ _JOB_COLOURS: Final[Mapping[JobState, Colour]] = {
 }
 
 
-def progress(job: Job) -> str:
-    """Write how far a job is, in one line."""
-    figures = f" {job.progress.done}/{job.progress.total}" if job.progress.total else ""
+def progress(job: Job, now: datetime | None = None) -> str:
+    """Write how far a job is, in one line; with how long it may last, if it is said what time it is ``now``."""
+    done = _done(job, now)
     detail = f": {job.progress.detail}" if job.progress.detail else ""
-    return plain(f"{job.kind} {job.state}{figures}{detail}")
+    left = f", {_left(job, now)}" if now is not None and _left(job, now) else ""
+    return plain(f"{job.kind} {job.state}{f' {done}' if done else ''}{left}{detail}")
+
+
+def _done(job: Job, now: datetime | None) -> str:
+    """Write how many parts are done, and which part of the whole that is: of the usual time, or else of the parts."""
+    done, total, ends = job.progress.done, job.progress.total, job.progress.ends
+    if not total or job.state not in UNDER_WAY:
+        return f"{done}/{total}" if total else ""
+    share = done / total
+    if now is not None and ends is not None and ends > job.created:
+        # Of one part that takes long, the parts say nothing; what is not done is not 100 %.
+        share = max(share, min((now - job.created) / (ends - job.created), 0.99))
+    return f"{done}/{total}{f' ({int(share * 100)} %)' if 0 < share < 1 else ''}"
+
+
+def _left(job: Job, now: datetime) -> str:
+    """Write how long a job may last; nothing once that is over."""
+    ends = job.progress.ends
+    return (
+        f"about {seconds(float(round((ends - now).total_seconds())))} left" if ends is not None and ends > now else ""
+    )
 
 
 def jobs(values: Sequence[Job], style: TextStyle, owners: Sequence[str] = ()) -> str:
@@ -49,9 +71,9 @@ def jobs(values: Sequence[Job], style: TextStyle, owners: Sequence[str] = ()) ->
             one.id,
             one.kind,
             Cell(one.state, _JOB_COLOURS[one.state]),
-            f"{one.progress.done}/{one.progress.total}" if one.progress.total else "-",
+            _done(one, style.now) or "-",
             age(one.created, style.now),
-            one.error.message if one.error else one.progress.detail if one.state in UNDER_WAY else "",
+            one.error.message if one.error else _now(one, style.now) if one.state in UNDER_WAY else "",
         ]
         for one in values
     ]
@@ -84,6 +106,10 @@ def job(one: Job, style: TextStyle) -> str:
             return f"{looked}: {count(report.entries, 'entry')}, {changes}{unread}"
         case None:
             return f"{mended}{progress(one)}"
+
+
+def _now(job: Job, now: datetime) -> str:
+    return "; ".join(filter(None, (_left(job, now), job.progress.detail)))
 
 
 def prewarming(report: PrewarmReport, style: TextStyle) -> str:

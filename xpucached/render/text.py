@@ -128,6 +128,9 @@ _READABLE: Final = 24
 _NARROWEST: Final = 12
 """Columns that what may be cut keeps."""
 
+_LONGEST: Final = 0.75
+"""The part of a terminal that a column may take: what is longer is whole, and what is beside it goes on below."""
+
 _COPIED: Final = 2 << 20
 """Characters of what is there to be copied: Linux takes no longer command line unless it is told to."""
 
@@ -144,7 +147,7 @@ def table(
 
     ``right`` names the heads of columns that are aligned to the right.  Too wide a table loses the columns that say
     nothing, then others from the right, but for the first two and a sentence in the last one, which goes on below.
-    No name is cut: where even two columns are too wide, the lines are.
+    No name is cut: what is too long has its line, and the rest of its row stands below.
     """
     if owners:
         heads, rows = ("USER", *heads), [[owner, *row] for owner, row in zip(owners, rows, strict=True)]
@@ -157,7 +160,7 @@ def table(
         shown = _shown(heads, lines, style.width, kept=3 if owners else 2)
         heads = [heads[index] for index in shown]
         lines = [[line[index] for index in shown] for line in lines]
-        widths = _widths(lines)
+        widths = _widths(lines, style.width)
     last = len(heads) - 1
     below = False
     if style.width is not None and _total(widths) > style.width:
@@ -167,34 +170,35 @@ def table(
         elif heads[last] in _SENTENCES:
             below = room < min(_READABLE, widths[last])
             widths[last] = max(room, 1) if not below else 0
-    aligned = frozenset(right.split())
+    aligned, sentence = frozenset(right.split()), heads[last] in _SENTENCES
     written: list[str] = []
     for line in lines:
-        parts: list[str] = []
-        for index, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            if index == last and (below or heads[last] in _SENTENCES):
-                continue
-            text = cut(cell.text, width) if heads[index] in _CUT else cell.text
-            gap = " " * (width - cells(text))
-            painted = style.paint(text, cell.colour)
+        texts = [
+            cut(one.text, width) if head in _CUT else one.text
+            for one, width, head in zip(line, widths, heads, strict=True)
+        ]
+        rows, parts = list[list[str]](), list[str]()
+        for index in range(last if sentence else last + 1):
+            gap = " " * (widths[index] - cells(texts[index]))
+            painted = style.paint(texts[index], line[index].colour)
             parts.append(gap + painted if heads[index] in aligned else painted if index == last else painted + gap)
-        if heads[last] not in _SENTENCES:
-            written.append("  ".join(parts).rstrip())
-        elif not below:
+            if index < last and widths[index] < cells(texts[index]):
+                # It is too long for its column: what is beside it goes on below, where it begins in the other rows.
+                rows.append(parts)
+                parts = [" " * _total(widths[: index + 1])]
+        if sentence and not below:
             indent = _total(widths[:-1]) + 2 if last else 0
             parts.append(style.paint(fold(line[last].text, style, indent), line[last].colour))
-            written.append("  ".join(parts).rstrip())
-        else:
-            written.append("  ".join(parts).rstrip())
-            if line[last].text and line is not lines[0]:
-                written.append(f"    {style.paint(fold(line[last].text, style, 4), line[last].colour)}")
+        written += [text for one in [*rows, parts] if (text := "  ".join(one).rstrip())]
+        if sentence and below and line[last].text and line is not lines[0]:
+            written.append(f"    {style.paint(fold(line[last].text, style, 4), line[last].colour)}")
     return "\n".join(written)
 
 
 def _shown(heads: Sequence[str], lines: Sequence[Sequence[Cell]], width: int, *, kept: int) -> list[int]:
     """Return which columns of a table that is too wide are shown."""
     shown = [index for index in range(len(heads)) if any(line[index].text != "-" for line in lines[1:])]
-    widths = _widths(lines)
+    widths = _widths(lines, width)
     stays = [shown[-1]] if shown and heads[shown[-1]] in _SENTENCES else []
     least = {index: _READABLE if index in stays else _NARROWEST if heads[index] in _CUT else 0 for index in shown}
     while _total([min(widths[one], least[one] or widths[one]) for one in shown]) > width:
@@ -215,8 +219,19 @@ def fits(heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], style: Text
     return style.width is None or _total(_widths([[Cell(head) for head in heads], *texts])) <= style.width
 
 
-def _widths(lines: Sequence[Sequence[Cell]]) -> list[int]:
-    return [max(map(cells, column)) for column in zip(*([one.text for one in line] for line in lines), strict=True)]
+def _widths(lines: Sequence[Sequence[Cell]], width: int | None = None) -> list[int]:
+    """Return how wide columns are; too long texts do not count on a terminal of this ``width``, save in the last."""
+    if not lines:
+        return []
+    most, last = int(width * _LONGEST) if width is not None else None, len(lines[0]) - 1
+    return [
+        max(
+            taken
+            for row, taken in enumerate(cells(line[index].text) for line in lines)
+            if most is None or taken <= most or row == 0 or index == last
+        )
+        for index in range(last + 1)
+    ]
 
 
 def fold(text: str, style: TextStyle, indent: int = 0) -> str:

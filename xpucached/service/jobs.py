@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec.structs import replace
@@ -41,9 +41,10 @@ class Handle:
         self._jobs = jobs
         self._id = job
 
-    def progress(self, done: int, total: int, detail: str = "") -> None:
-        """Tell how far it is."""
-        self._jobs.change(self._id, progress=Progress(done, total, detail))
+    def progress(self, done: int, total: int, detail: str = "", left: float | None = None) -> None:
+        """Tell how far it is; ``left`` are the seconds that the rest usually takes, where that is known."""
+        ends = None if left is None else self._jobs.clock() + timedelta(seconds=left)
+        self._jobs.change(self._id, progress=Progress(done, total, detail, ends))
 
     def mended(self, report: VerifyReport) -> None:
         """Tell what was mended before the job's own work."""
@@ -54,7 +55,7 @@ class Jobs:
     """What takes longer than an answer may: started, watched, cancelled, remembered for a while."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._jobs: dict[JobId, Job] = {}
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
@@ -65,7 +66,7 @@ class Jobs:
     def start(self, kind: str, work: Work) -> Job:
         """Begin a job and return at once."""
         self._number += 1
-        job = Job(JobId(f"{kind}-{self._number}"), kind, JobState.RUNNING, self._clock(), self._clock())
+        job = Job(JobId(f"{kind}-{self._number}"), kind, JobState.RUNNING, self.clock(), self.clock())
         self._jobs[job.id] = job
         self._tasks[job.id] = asyncio.create_task(self._run(job.id, work), name=f"job {job.id}")
         self._forget()
@@ -74,7 +75,7 @@ class Jobs:
     async def attend(self, kind: str, work: Work) -> None:
         """Do what the daemon would do anyway, and show it as a job; what is raised is the caller's, too."""
         # It has the number that no other has, so it shifts none of theirs.
-        job = Job(JobId(f"{kind}-0"), kind, JobState.RUNNING, self._clock(), self._clock())
+        job = Job(JobId(f"{kind}-0"), kind, JobState.RUNNING, self.clock(), self.clock())
         self._jobs[job.id] = job
         await self._perform(job.id, work)
 
@@ -91,7 +92,7 @@ class Jobs:
         try:
             report = await work(Handle(self, job))
         except asyncio.CancelledError:
-            self.change(job, state=JobState.CANCELLED, finished=self._clock())
+            self.change(job, state=JobState.CANCELLED, finished=self.clock())
             raise
         except XpucachedError as error:
             self._failed(job, error)
@@ -104,7 +105,7 @@ class Jobs:
 
     def _failed(self, job: JobId, error: XpucachedError) -> None:
         refusal = ErrorInfo(error.code, error.message, error.hint)
-        self.change(job, state=JobState.FAILED, finished=self._clock(), error=refusal)
+        self.change(job, state=JobState.FAILED, finished=self.clock(), error=refusal)
 
     def _finish(self, job: JobId, report: Report) -> None:
         state, error = JobState.DONE, None
@@ -116,7 +117,7 @@ class Jobs:
         # What came to its end has done all of it, whenever it last told how far it was.
         total = self._jobs[job].progress.total
         progress = Progress(total, total) if total else None
-        self.change(job, state=state, finished=self._clock(), progress=progress, report=report, error=error)
+        self.change(job, state=state, finished=self.clock(), progress=progress, report=report, error=error)
 
     def change(
         self,
@@ -196,7 +197,7 @@ class Jobs:
         """A task that is cancelled before its first step runs none of its code, so nobody noted its end."""
         if self._jobs[job].state not in _OVER:
             self._tasks.pop(job, None)
-            self.change(job, state=JobState.CANCELLED, finished=self._clock())
+            self.change(job, state=JobState.CANCELLED, finished=self.clock())
 
     async def stop(self) -> None:
         """End all jobs; one that does not end in time is left as it is."""

@@ -20,7 +20,7 @@ from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, no_model
 from xpucached.incidents import unexpected
 from xpucached.planning import verdict
-from xpucached.planning.baselines import summed
+from xpucached.planning.baselines import summed, usual_seconds
 from xpucached.planning.prewarm import nothing_to_warm, plan_prewarm
 from xpucached.service import recordings
 from xpucached.service.course import RunCourse
@@ -131,10 +131,12 @@ class Prewarmer:
                 await replayer.before_models(handle, frozenset(warm.model.name for warm in wanted))
             runs: list[Run] = []
             late: list[Deferred] = []
+            before = {one.name: one for one in await self.statuses()} if wanted else {}
             for number, warm in enumerate(wanted):
+                rest = usual_seconds(before.get(one.model.name) for one in wanted[number:])
 
-                def tell(detail: str, number: int = number) -> None:
-                    handle.progress(number, len(wanted), detail)
+                def tell(detail: str, number: int = number, rest: float | None = rest) -> None:
+                    handle.progress(number, len(wanted), detail, rest)
 
                 left = [one.model.name for one in wanted[number:]]
                 if automatic and number and not self.throttle.admit(left, await self.throttle.busy()):

@@ -67,6 +67,15 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_changed, "_PAUSE", 0.01)
 
 
+def test_a_user_is_called_by_name() -> None:
+    assert [driver_changed._named(one) for one in ("0", "alice", "4294967290", "9" * 40)] == [
+        "root",
+        "alice",
+        "4294967290",
+        "9" * 40,
+    ]
+
+
 def test_it_waits_until_nothing_more_comes(capsys: pytest.CaptureFixture[str]) -> None:
     old = replace(host(WARM)(), looked=api_stub.NOW)
     busy = host(replace(WARM, busy=True, cold=1, warm=0, sentence="warming"))

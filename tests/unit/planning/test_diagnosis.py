@@ -23,7 +23,7 @@ from xpucached.host import process_table
 from xpucached.host.roots import HostRoots
 from xpucached.kinds import sycl
 from xpucached.kinds.table import built_from
-from xpucached.planning.baselines import baselines, summed
+from xpucached.planning.baselines import baselines, summed, usual_seconds
 from xpucached.planning.diagnosis import diagnose, trusted
 from xpucached.render import diagnosis
 from xpucached.render.text import TextStyle
@@ -100,6 +100,13 @@ def test_a_model_is_cold_for_a_reason(of: ModelStatus, cause: Cause, command: st
     first = ask(of).explanations[0]
 
     assert (first.cause, first.command) == (cause, command)
+
+
+def test_the_usual_time_of_models_is_that_of_their_last_passes() -> None:
+    known = replace(make_model(), cold_seconds=40.0, warm_seconds=2.0)
+    assert usual_seconds([known, known]) == 84.0
+    assert usual_seconds([]) == 0.0
+    assert usual_seconds([known, None]) is usual_seconds([known, replace(known, warm_seconds=None)]) is None
 
 
 def test_nothing_speaks_against_a_warm_model_whose_application_uses_its_store() -> None:

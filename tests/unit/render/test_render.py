@@ -71,6 +71,40 @@ def test_a_table_is_aligned() -> None:
     assert written == "A       N\nx       1\nlong  100\n日本    5"
 
 
+def test_progress_says_which_part_is_done_and_how_long_the_rest_takes() -> None:
+    begun = api_stub.NOW
+    job = Job(JobId("1"), "prewarm", JobState.RUNNING, begun, progress=Progress(3, 20, "net: second pass"))
+    assert jobs.progress(job) == "prewarm running 3/20 (15 %): net: second pass"
+    later = begun + timedelta(seconds=60)
+    assert jobs.progress(job, later) == jobs.progress(job), "nobody knows how long it takes"
+    known = replace(job, progress=Progress(0, 1, "net: first pass", begun + timedelta(seconds=240)))
+    assert jobs.progress(known, later) == "prewarm running 0/1 (25 %), about 3 min left: net: first pass"
+    assert jobs.progress(known) == "prewarm running 0/1: net: first pass"
+    late = begun + timedelta(seconds=1000)
+    assert jobs.progress(known, late) == "prewarm running 0/1 (99 %): net: first pass"
+    for ended in (JobState.DONE, JobState.FAILED):
+        assert "%" not in jobs.progress(replace(known, state=ended), late)
+    assert "about 3 min left; net: first pass" in jobs.jobs((known,), TextStyle(later))
+
+
+def test_one_long_path_does_not_empty_a_table() -> None:
+    heads = ("KIND", "STORE", "STATE", "SIZE")
+    long = "/srv/" + "very-long/" * 10
+    rows = [["sycl", "/var/cache/sycl", "ok", "1 B"], ["sycl", long, "ok", "2 B"], ["neo", "/var/cache/neo", "ok", "-"]]
+    assert text.table(heads, rows, TextStyle(api_stub.NOW, 80), right="SIZE").splitlines() == [
+        "KIND  STORE            STATE  SIZE",
+        "sycl  /var/cache/sycl  ok      1 B",
+        f"sycl  {long}",
+        "                       ok      2 B",
+        "neo   /var/cache/neo   ok        -",
+    ]
+    with_why = [[*row, "it is gone"] for row in rows]
+    lines = text.table((*heads, "WHY"), with_why, TextStyle(api_stub.NOW, 80)).splitlines()
+    assert lines[2:4] == [f"sycl  {long}", "                       ok     2 B   it is gone"]
+    (only,) = text.table(("STORE",), [[long]], TextStyle(api_stub.NOW, 80)).splitlines()[1:]
+    assert only == long
+
+
 def test_a_table_that_is_too_wide_loses_columns_from_the_right_and_no_name_is_cut() -> None:
     heads = ("NAME", "STATE", "PCI", "ENTRIES", "FROM", "WHY")
     why = "all of its 17 entries are there, as was proven"
