@@ -35,6 +35,7 @@ OTHERS: Final = (
     "xpucached-driver.path",
     "xpucached-refresh.timer",
     "xpucached-refresh.service",
+    "xpucached-pull.service",
 )
 FOLDERS: Final = {"system": SYSTEMD, "user": SYSTEMD / "user"}
 GENERATOR: Final = Path("/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator")
@@ -226,6 +227,18 @@ def test_a_worker_is_where_the_host_s_daemon_looks_for_it() -> None:
     assert service["SuccessExitStatus"] == [str(RunningError.exit)]
 
 
+def test_bundles_are_fetched_before_the_daemon_is_told_and_lie_where_workers_look() -> None:
+    unit = directives(SYSTEMD / "xpucached-pull.service")
+    given = arguments.parse(shlex.split(unit["ExecStart"][0])[1:])
+
+    assert (given.verb, given.scope) == ("bundle fetch", "system")
+    assert unit["Before"] == ["xpucached.service xpucached-refresh.service"]
+    folder = loading.load(None, user=True, environ={"HOME": "/h", "XDG_RUNTIME_DIR": "/r"}).bundles.folder
+    assert folder == Path("/var/cache", unit["CacheDirectory"][0])
+    # Who has a network reads no home and no store.
+    assert (unit["ProtectHome"], unit["User"]) == (["yes"], [sockets.ACCOUNT])
+
+
 @pytest.mark.parametrize("uid", [0, -1])
 def test_no_worker_is_root_s(uid: int) -> None:
     with pytest.raises(ValueError, match="no worker"):
@@ -237,6 +250,7 @@ THRESHOLDS: Final = {
     "xpucached-worker@.service": 10,
     "xpucached-prewarm@.service": 5,
     "xpucached-refresh.service": 5,
+    "xpucached-pull.service": 15,
 }
 
 

@@ -43,7 +43,6 @@ PREDICATE: Final = f"https://{DOMAIN}/bundle/v1"
 _PAYLOAD: Final = "application/vnd.in-toto+json"
 _EMPTY: Final = "application/vnd.oci.empty.v1+json"
 
-HOST_KEYS: Final = Path("/etc/xpucached/trust.d")
 REVOKED: Final = "revoked"
 """A file beside the keys: digests, one a line, that are trusted no more, whoever signed them."""
 

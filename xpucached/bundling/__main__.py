@@ -8,13 +8,14 @@ import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, logs, messages
-from xpucached.bundling import exporting, farming, fleet, importing, inspecting, merging, registries, signing
+from xpucached.bundling import exporting, farming, fetching, fleet, importing, inspecting, merging, registries, signing
 from xpucached.bundling.progress import Paced
 from xpucached.domain.bundles import (
     BundleOrder,
     BundleReport,
     DiffBundles,
     ExportBundle,
+    FetchBundles,
     ImportBundle,
     InspectBundle,
     MakeKey,
@@ -57,6 +58,8 @@ def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:  # noqa: 
             return registries.push(order, progress)
         case PullBundle():
             return registries.pull(order, progress)
+        case FetchBundles():
+            return fetching.fetch(order, progress)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -50,11 +50,14 @@ class UsedDriver(Struct, frozen=True):
         return f"gpu:{versions.pop()}" if len(versions) == 1 else ""
 
 
-def settings() -> Settings:
-    """Read the settings of this user; without a place for a socket, as in the build of an image, the usual ones."""
+def settings(*, user: bool = True) -> Settings:
+    """Read the settings of this user, or of the host.
+
+    Without a place for a socket, as in the build of an image, it is the usual one.
+    """
     environ = {name: text for name, text in os.environ.items() if name.startswith(("XPUCACHED_", "XDG_", "HOME"))}
     environ.setdefault("XDG_RUNTIME_DIR", "/run/user/none")
-    return loading.load(None, user=True, environ=environ)
+    return loading.load(None, user=user, environ=environ)
 
 
 @contextlib.contextmanager

@@ -57,6 +57,15 @@ def _blobs(manifest: Mapping[str, Json]) -> list[Descriptor]:
     return [descriptor(one) for one in found]
 
 
+def current(text: str, access: RegistryAccess) -> tuple[Reference, str]:
+    """Ask a registry what a reference means now; give it with the digest.  Raises what `pull` does."""
+    where = reference.parse(text)
+    if where.digest:
+        return where, where.digest
+    registry = _registry(where, access, (f"repository:{where.repository}:pull",))
+    return where, digest_of(registry.manifest(where.ref))
+
+
 # -- push -------------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.bundle import members, trust
-from xpucached.domain.bundles import KeyReport
+from xpucached.domain.bundles import HOST_KEYS, KeyReport
 from xpucached.errors import AlreadyThere, DiskError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def key_folders() -> tuple[Path, ...]:
     """Return where keys lie that are trusted: the host's, and this user's."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
     base = Path(home) if home.startswith("/") else Path.home() / ".config"
-    return (trust.HOST_KEYS, base / "xpucached" / "trust.d")
+    return (HOST_KEYS, base / "xpucached" / "trust.d")
 
 
 def verdict(bundle: Bundle, member: MemberManifest | None = None) -> trust.SignatureVerdict:

@@ -66,6 +66,7 @@ def add(
         "dest", metavar="BUNDLE", type=path, help="a folder, or a file that ends with .tar; must not exist"
     )
     _reaches(one, path, seconds)
+    verb("fetch", "copy the bundles that the configuration names (bundles.pull)", within, "bundle fetch")
     one = verb("keygen", "make a key to sign bundles with", within, "bundle keygen")
     one.add_argument("name", metavar="NAME", type=path, help="of the two files: NAME.key and NAME.pub")
     one = verb("inspect", "say what is in a bundle", within, "bundle inspect")

@@ -25,6 +25,8 @@ from xpucached.domain.bundles import (
     DiffBundles,
     DiffReport,
     ExportBundle,
+    FetchBundles,
+    FetchReport,
     ImportBundle,
     ImportReport,
     InspectBundle,
@@ -108,6 +110,10 @@ def _cluster(text: str) -> str:
     return f"{'tls' if found[1] else 'tcp'}://{found[2]}"
 
 
+def _is_system(given: Namespace) -> bool:
+    return given.scope == "system" or (given.scope is None and os.geteuid() == 0)
+
+
 def _access(given: Namespace) -> RegistryAccess:
     return RegistryAccess(given.ca_file, given.plain_http, given.token_host.casefold(), given.patience)
 
@@ -147,6 +153,7 @@ ORDERS: Final[Mapping[str, Callable[[Namespace], BundleOrder]]] = {
     "bundle merge": lambda given: MergeBundles(tuple(given.sources), given.dest, given.compression, _key(given.sign)),
     "bundle push": lambda given: PushBundle(given.source, given.reference, _access(given), given.mount_from),
     "bundle pull": lambda given: PullBundle(given.reference, given.dest, _access(given)),
+    "bundle fetch": lambda given: FetchBundles(_is_system(given)),
     "bundle keygen": lambda given: MakeKey(given.name),
     "bundle diff": lambda given: DiffBundles((given.first, given.second)),
 }
@@ -172,6 +179,8 @@ def run(options: Namespace) -> int:
         case DiffReport(changes=[_, *_]) | ImportReport(failures=[_, *_]):
             return RunFailed.exit
         case BundleReplayReport(failures=[_, *_], keep_going=False):
+            return RunFailed.exit
+        case FetchReport() if any(one.error for one in report.bundles):
             return RunFailed.exit
     return 0
 
@@ -222,7 +231,7 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool) -> messages.Json:
         answers, theirs = pipes.from_child()
         command = [*child.module("xpucached.bundling"), "--order", str(orders), "--fd", str(theirs)]
         more = {one: os.environ[one] for one in os.environ if one.startswith(_OURS)}
-        if isinstance(order, PushBundle | PullBundle):
+        if isinstance(order, PushBundle | PullBundle | FetchBundles):
             more |= credential_helper.variables(os.environ)
         started = child.start(
             command,

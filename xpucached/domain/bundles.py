@@ -22,6 +22,10 @@ SCHEMA = 1
 """The version of `BundleFacts`; another one is refused."""
 
 
+HOST_KEYS = Path("/etc/xpucached/trust.d")
+"""Where keys lie that all users of this host trust."""
+
+
 class BundleContent(StrEnum):
     """What a member of a bundle holds."""
 
@@ -200,6 +204,12 @@ class PullBundle(Struct, frozen=True, tag="pull", tag_field="order"):
     access: RegistryAccess = RegistryAccess()
 
 
+class FetchBundles(Struct, frozen=True, tag="fetch", tag_field="order"):
+    """Copy the bundles that the configuration names from their registries into the folder that it names."""
+
+    system: bool = False  #: the host's configuration, and not this user's
+
+
 BundleOrder = (
     ExportBundle
     | InspectBundle
@@ -210,6 +220,7 @@ BundleOrder = (
     | MakeKey
     | PushBundle
     | PullBundle
+    | FetchBundles
 )
 
 
@@ -335,6 +346,31 @@ class PullReport(Struct, frozen=True, tag="pull", tag_field="kind"):
     signatures: int
 
 
+class FetchedBundle(Struct, frozen=True):
+    """A bundle that the configuration names."""
+
+    reference: str
+    digest: str = ""  #: of the index; empty if it is not known
+    path: Path | None = None  #: where it is; None if it could not be had
+    new: bool = False  #: it was not there before
+    error: str = ""  #: why it could not be had, or not be looked for
+
+
+class FetchReport(Struct, frozen=True, tag="fetch", tag_field="kind"):
+    """What lies in the folder for bundles now."""
+
+    folder: Path
+    bundles: tuple[FetchedBundle, ...]
+
+
 BundleReport = (
-    ExportReport | InspectReport | DiffReport | ImportReport | BundleReplayReport | KeyReport | PushReport | PullReport
+    ExportReport
+    | InspectReport
+    | DiffReport
+    | ImportReport
+    | BundleReplayReport
+    | KeyReport
+    | PushReport
+    | PullReport
+    | FetchReport
 )

@@ -48,6 +48,7 @@ _TOPICS: Final = frozenset(
     {
         "alarm",
         "automatic-job-recovered",
+        "bundle-taken",
         "clock-jumped",
         "driver-ahead",
         "driver-changed",

@@ -9,6 +9,7 @@ from xpucached.domain.bundles import (
     BundleReplayReport,
     DiffReport,
     ExportReport,
+    FetchReport,
     ImportReport,
     InspectReport,
     KeyReport,
@@ -21,7 +22,7 @@ from xpucached.render.text import TextStyle, size, table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from xpucached.domain.bundles import BundleMember, BundleReport, BundleView, RecipeFailure
+    from xpucached.domain.bundles import BundleMember, BundleReport, BundleView, FetchedBundle, RecipeFailure
     from xpucached.domain.targets import Target
 
 
@@ -47,6 +48,8 @@ def report(of: BundleReport, style: TextStyle) -> str:
             )
         case PushReport():
             return _pushed(of)
+        case FetchReport():
+            return "\n".join(_fetched(one) for one in of.bundles)
         case PullReport():
             before = f", {size(of.kept)} were here from before" if of.kept else ""
             came = f"{size(of.fetched)} came from {plain(of.reference)}{before}; {of.signatures} signatures"
@@ -60,6 +63,8 @@ def names(of: BundleReport) -> str:
             return of.view.digest
         case PushReport():
             return of.digest
+        case FetchReport():
+            return "\n".join(str(one.path) for one in of.bundles if one.path is not None)
         case DiffReport():
             return "\n".join(_member(one.content, one.target) for one in of.changes)
         case ImportReport():
@@ -68,6 +73,12 @@ def names(of: BundleReport) -> str:
             return str(of.into)
         case KeyReport():
             return str(of.public)
+
+
+def _fetched(one: FetchedBundle) -> str:
+    if one.error:
+        return f"{plain(one.reference)}: {plain(one.error)}"
+    return f"{plain(one.reference)}: {one.digest}, {'new' if one.new else 'there already'}"
 
 
 def _pushed(of: PushReport) -> str:

@@ -2,10 +2,10 @@
 
 What all of them share is in `context`.  Looks: `reconcile`, `survey` (the host), `scan` (the stores, which
 `store_finder` finds), `models` (their files), `activity` (what programs do).  What follows from them, or is asked for:
-`verify` with `compare`, `replay` with `rebuild` and `publish`, `ahead` (a replay for a driver that is to come),
-`prewarm` with `turns`, `trial`, `proofs` and `throttle`, `evict` and `trash`; `removals` finishes those of a dead
-daemon; `upkeep` does these unasked, and `automatic` shows what fails.  Answers: `status`, `explain`, `accounting`;
-which function answers which request says `handlers`.  Everything that blocks runs in threads.
+`verify` with `compare`, `taking` (of bundles), `replay` with `rebuild` and `publish`, `ahead` (a replay for a driver
+that is to come), `prewarm` with `turns`, `trial`, `proofs` and `throttle`, `evict` and `trash`; `removals` finishes
+those of a dead daemon; `upkeep` does these unasked, and `automatic` shows what fails.  Answers: `status`, `explain`,
+`accounting`; which function answers which request says `handlers`.  Everything that blocks runs in threads.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from xpucached.service.shifts import ShiftKeeper
 from xpucached.service.status import StatusKeeper
 from xpucached.service.store_finder import StoreFinder
 from xpucached.service.survey import Surveyor
+from xpucached.service.taking import BundleTaker
 from xpucached.service.trash import TrashKeeper
 from xpucached.service.upkeep import Upkeep
 from xpucached.service.verify import Verifier
@@ -75,7 +76,8 @@ class Service:
         parts = self.finder, self.models, self.prewarmer, self.explainer, self.tracker
         self.status = StatusKeeper(context, *parts, self.accountant, self.ahead)
         does = self.verifier, self.replayer, self.prewarmer, self.evictor, self.trash, self.ahead
-        self.upkeep = Upkeep(context, self.surveyor, *does)
+        self.taker = BundleTaker(context, self.scanner)
+        self.upkeep = Upkeep(context, self.surveyor, *does, self.taker)
         looks = self.models, self.surveyor, self.scanner, self.explainer, self.replayer
         self.reconciler = Reconciler(context, *looks, self.upkeep, self.ahead)
         self.disk = DiskReporter(context, self.prewarmer, self.evictor, self.trash)

@@ -54,6 +54,12 @@ REPLAY: Final = Part(
     "entries of an older driver are not rebuilt, so models compile them again",
     "xpucachectl replay tries it now",
 )
+TAKE: Final = Part(
+    "bundles",
+    "taking in of bundles",
+    "what others compiled is compiled here",
+    "see: xpucachectl bundle inspect; it is tried again when the bundle, the driver or the keys are others",
+)
 AHEAD: Final = Part(
     "ahead",
     "preparation for a driver that is not installed yet",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.replay import Replayer
     from xpucached.service.survey import Surveyor
+    from xpucached.service.taking import BundleTaker
     from xpucached.service.trash import TrashKeeper
     from xpucached.service.verify import Verifier
 
@@ -47,6 +48,7 @@ class Upkeep:
         evictor: Evictor,
         trash: TrashKeeper,
         ahead: AheadPreparer,
+        taker: BundleTaker,
     ) -> None:
         self._context = context
         self._parts = context.automatic
@@ -57,6 +59,7 @@ class Upkeep:
         self._evictor = evictor
         self._trash = trash
         self._ahead = ahead
+        self._taker = taker
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
@@ -111,6 +114,9 @@ class Upkeep:
             self._again = False
             # No model is to run into what is damaged.
             mended = await self._mend()
+            # What others compiled need not be compiled here.
+            async with self._parts.part(automatic.TAKE):
+                await self._taker.take()
             await self._replay()
             await self._prewarm()
             self._prewarmer.throttle.booting = False

@@ -16,7 +16,7 @@ from xpucached import sockets
 from xpucached.domain.bounds import DAY, Duration
 from xpucached.domain.names import KindName
 from xpucached.settings import store_places
-from xpucached.settings.values import folders, mode, names
+from xpucached.settings.values import folders, mode, names, references
 
 
 class Paths(Struct, frozen=True):
@@ -81,6 +81,14 @@ class Workers(Struct, frozen=True):
     exclude: Annotated[tuple[str, ...], names] = ()
     every: Annotated[float, Duration(60, 365 * DAY)] = 3600.0
     idle: Annotated[float | None, Duration(1, 365 * DAY, unlimited=None)] = 900.0
+
+
+class Bundles(Struct, frozen=True):
+    """Bundles that come by themselves."""
+
+    pull: Annotated[tuple[str, ...], references] = ()  #: where they are in registries
+    folder: Path = Path("/var/cache/xpucached-bundles")  #: where they lie on this host
+    take: bool = True  #: whether what lies there is taken in before anything is compiled
 
 
 class Log(Struct, frozen=True):

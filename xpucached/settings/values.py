@@ -273,6 +273,13 @@ def folders(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def references(value: object) -> tuple[str, ...]:
+    """Read places in registries."""
+    if not isinstance(value, list) or not all(isinstance(one, str) and one.count("/") for one in value):
+        raise Unexpected('expected an array of places in registries, such as ["registry.example.com/caches/app:v1"]')
+    return tuple(value)
+
+
 def _variables(value: object) -> Mapping[str, str]:
     if not isinstance(value, dict):
         raise Unexpected('expected a table of variables, such as { LD_LIBRARY_PATH = "/opt/driver/lib" }')

@@ -28,6 +28,7 @@ from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import SettingsError
 from xpucached.settings import loading, model_files, toml
 from xpucached.settings.keys import keys
+from xpucached.settings.sections import Bundles
 from xpucached.settings.toml import Toml
 from xpucached.settings.values import spell
 
@@ -219,6 +220,10 @@ include = ["llm", "1005"]
 exclude = ["bob"]
 every = "2h"
 idle = "unlimited"
+[bundles]
+pull = ["h.example/caches/app:v1"]
+folder = "/b"
+take = false
 [log]
 level = "DEBUG"
 """
@@ -268,6 +273,7 @@ def test_every_key_is_read(file: Path) -> None:
     workers = found.workers
     assert (workers.humans, workers.include, workers.exclude) == (False, ("llm", "1005"), ("bob",))
     assert (workers.every, workers.idle) == (7200.0, None)
+    assert found.bundles == Bundles(("h.example/caches/app:v1",), Path("/b"), take=False)
     assert found.log.level == "debug"
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
 
@@ -282,6 +288,7 @@ def test_without_a_file_everything_has_a_default() -> None:
     automatic = (found.schedule.replay, found.schedule.prewarm, found.schedule.evict, found.schedule.ahead)
     assert automatic == (True, True, True, True)
     assert (found.watch.mode, found.watch.loads) == ("auto", False)
+    assert found.bundles == Bundles((), Path("/var/cache/xpucached-bundles"), take=True)
     assert found.log.level == "info"
     assert (found.paths.socket_mode, load(None, user=False).paths.socket_mode) == (0o600, 0o666)
 

@@ -1,0 +1,134 @@
+"""Bundles that a host is told of: fetched by a program of their own, taken in by the daemon before it compiles."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.flow.test_bundles import KERNELS, compiled, content
+from tests.flow.test_daemon import driven
+from tests.support import bundles, registries
+from tests.support.daemons import daemon
+from xpucached.bundle import trust
+from xpucached.bundling.__main__ import carry_out
+from xpucached.bundling.registries import push
+from xpucached.domain.bundles import (
+    ExportBundle,
+    FetchBundles,
+    FetchReport,
+    MakeKey,
+    PushBundle,
+    RegistryAccess,
+)
+from xpucached.errors import RequestError
+from xpucached.registry import retrying
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.registries import Request
+    from tests.support.runtimes import Runtime
+
+
+def fetched(status: int = 0) -> FetchReport:
+    report = carry_out(FetchBundles(), lambda *_: None)
+    assert isinstance(report, FetchReport)
+    assert any(one.error for one in report.bundles) is bool(status)
+    return report
+
+
+def test_what_the_configuration_names_lies_there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cryptography")
+    monkeypatch.setattr(retrying, "_FIRST_PAUSE", 0.001)
+    trust.keygen(tmp_path / "key")
+    first = bundles.signed(tmp_path / "first", str(tmp_path / "key.key"))
+    plain = bundles.tar(bundles.good())
+    other = bundles.forge(tmp_path / "other", bundles.packed(plain), bundles.facts(plain, made_by="x"))
+    folder, config = tmp_path / "folder", home / ".config/xpucached/xpucached.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("", encoding="utf-8")
+    with pytest.raises(RequestError, match="names no bundle"):
+        fetched()
+    with registries.small() as registry:
+        registry.account = False
+        places = [f"{registry.host}/{name}" for name in ("a:v1", "b:v2")]
+        for place in places:
+            push(PushBundle(first, place, RegistryAccess(plain_http=True)), lambda *_: None)
+
+        def write(*names: str) -> None:
+            config.write_text(f"[bundles]\npull = {json.dumps(names)}\nfolder = '{folder}'\n", encoding="utf-8")
+
+        write(*places)
+        there = [one.path for one in fetched().bundles]
+        assert all(path is not None and content(path) == content(first) for path in there)
+        assert len({*folder.iterdir()} & {*there}) == 2
+        assert not any(one.new for one in fetched().bundles)
+
+        # A tag that was moved brings the other one; what cannot be had now stays.
+        push(PushBundle(other, places[0], RegistryAccess(plain_http=True)), lambda *_: None)
+
+        def away(request: Request) -> bool:
+            return "/b/" in request.path and request.say(500)
+
+        registry.instead = away
+        now = fetched(status=1)
+        assert [one.new for one in now.bundles] == [True, False]
+        assert "answered 500" in now.bundles[1].error
+        assert sorted(map(str, folder.iterdir())) == sorted(map(str, (now.bundles[0].path, there[1])))
+        assert now.bundles[0].path is not None
+        assert content(now.bundles[0].path) == content(other)
+
+        # What is not named any more goes.
+        registry.instead = None
+        write(places[1])
+        command = [sys.executable, "-m", "xpucached.cli", "--user", "bundle", "fetch", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+        (one,) = json.loads(done.stdout)["data"]["bundles"]
+        assert [str(path) for path in folder.iterdir()] == [one["path"]] == [str(there[1])]
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_a_daemon_takes_what_lies_there_before_it_compiles(
+    runtime: Callable[[str], Runtime], home: Path, short_dir: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("cryptography")
+    real, folder = runtime("rt2025.2"), tmp_path / "folder"
+    store = tmp_path / "store"
+    assert compiled(real, store, *KERNELS) == (0, len(KERNELS))
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as there:
+        there.setenv("OCL_ICD_FILENAMES", str(real.driver))
+        there.setenv("LD_LIBRARY_PATH", str(real.lib))
+        carry_out(MakeKey(tmp_path / "key"), lambda *_: None)
+        carry_out(ExportBundle(folder / "signed", store, sign=str(tmp_path / "key.key")), lambda *_: None)
+        carry_out(ExportBundle(folder / "unsigned", store), lambda *_: None)
+    shutil.copytree(folder / "unsigned", folder / "bad")
+    (folder / "bad/index.json").write_bytes(b"{}")
+    keys = home / ".config/xpucached/trust.d"
+    keys.mkdir(parents=True)
+
+    with daemon(home, short_dir) as host:
+        driven(host, real, tmp_path / "driver", f"[bundles]\nfolder = '{folder}'\n")
+        host.start()
+        # Of whom nobody trusts nothing is taken, not even recipes; what cannot be read is told.
+        host.until(lambda: f"{folder}/bad: " in str(host.ask("status")["problems"]))
+        assert host.rows("ls") == []
+
+        shutil.rmtree(folder / "bad")
+        shutil.copy(tmp_path / "key.pub", keys)
+        host.ctl("scan")
+        host.until(lambda: len(host.rows("ls", "--origin", "imported")) == len(KERNELS))
+        managed = home / ".cache/xpucached/sycl"
+        assert content(managed).items() >= content(store).items()
+        assert compiled(real, managed, *KERNELS) == (len(KERNELS), 0)
+        told = next(event for event in host.rows("events") if event["topic"] == "bundle-taken")
+        assert (told["fields"]["published"], told["fields"]["rebuilt"]) == (str(len(KERNELS)), "0")  # type: ignore[index]
+        host.until(lambda: "bundles" not in str(host.ask("status")["problems"]))

@@ -1,0 +1,81 @@
+"""Fetch: bundles that the configuration names lie in a folder, from which daemons take them; they have no network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from typing import TYPE_CHECKING, Final
+
+from xpucached.bundle import members
+from xpucached.bundling import drivers, registries
+from xpucached.domain.bundles import FetchedBundle, FetchReport, PullBundle, RegistryAccess
+from xpucached.errors import DiskError, RequestError, XpucachedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xpucached.bundling.progress import Progress
+    from xpucached.domain.bundles import FetchBundles
+
+_PATIENCE: Final = 20.0
+"""Seconds that a registry may be silent: a host that boots waits for it."""
+
+
+def fetch(order: FetchBundles, progress: Progress) -> FetchReport:
+    """Copy what is new; see `FetchBundles`.  What is not named any more goes, what cannot be had now stays."""
+    settings = drivers.settings(user=not order.system).bundles
+    if not settings.pull:
+        raise RequestError("the configuration names no bundle", hint="see bundles.pull in docs/configuration.md")
+    folder = settings.folder
+    try:
+        folder.mkdir(0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(f"{folder} cannot be made: {error.strerror}") from error
+    found = tuple(_fetched(one, folder, progress) for one in settings.pull)
+    _tidy(folder, found)
+    return FetchReport(folder, found)
+
+
+def _name(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _fetched(text: str, folder: Path, progress: Progress) -> FetchedBundle:
+    digest = ""
+    try:
+        where, digest = registries.current(text, RegistryAccess(patience=_PATIENCE))
+        place = folder / f"{_name(text)}-{digest[7:19]}"
+        if _is_there(place, digest):
+            return FetchedBundle(text, digest, place)
+        exact = f"{where.host}/{where.repository}@{digest}"
+        registries.pull(PullBundle(exact, place, RegistryAccess(patience=_PATIENCE)), progress)
+    except XpucachedError as error:
+        return FetchedBundle(text, digest, error=error.message)
+    except OSError as error:
+        return FetchedBundle(text, digest, error=str(error))
+    return FetchedBundle(text, digest, place, new=True)
+
+
+def _is_there(place: Path, digest: str) -> bool:
+    if not place.is_dir():
+        return False
+    bundle = members.opened(place)
+    with bundle.layout:
+        if bundle.index.digest == digest:
+            return True
+    shutil.rmtree(place)
+    return False
+
+
+def _tidy(folder: Path, found: tuple[FetchedBundle, ...]) -> None:
+    """Remove what nothing names any more, and earlier ones of what is here now."""
+    here = {one.path.name for one in found if one.path is not None}
+    missing = tuple(_name(one.reference) for one in found if one.path is None)
+    for path in folder.iterdir():
+        if path.name in here or path.name.lstrip(".").startswith(missing or ("/",)):
+            continue
+        status = path.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(path, ignore_errors=True)

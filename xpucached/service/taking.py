@@ -1,0 +1,151 @@
+"""Bundles that lie on this host (`bundles.folder`) are taken in before anything is compiled.
+
+Another unit fetches them: a daemon has no network.  They are read by a child, which takes what a trusted key has signed
+and nothing else, as ``bundle import --unattended`` does; what fits is published, the rest is compiled from its recipes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Final, cast
+
+from xpucached import codec, messages
+from xpucached.catalog.builds import record_import
+from xpucached.domain.bundles import HOST_KEYS, ImportBundle, ImportReport
+from xpucached.errors import WrongHost, XpucachedError
+from xpucached.processes import child
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from xpucached.service.context import Context
+    from xpucached.service.scan import StoreScanner
+
+_MOST: Final = 64
+"""Bundles in the folder that are looked at."""
+_LARGEST: Final = 64 << 20
+_SECONDS: Final = 6 * 3600.0
+"""For one bundle; what is left is compiled when it is needed."""
+_STEP: Final = 0.2
+
+
+class BundleTaker:
+    """Takes in what lies there: each bundle once for each driver.  Used from one event loop."""
+
+    def __init__(self, context: Context, scanner: StoreScanner) -> None:
+        self._context = context
+        self._scanner = scanner
+        self._taken: dict[tuple[object, ...], XpucachedError | None] = {}
+        """What was taken in, or why it was not."""
+
+    async def take(self) -> None:
+        """Take in what is new, or was not for this driver.  Raises what went wrong with one, after the others."""
+        bundles, host = self._context.settings.bundles, self._context.present
+        if not bundles.take or not host.offered:
+            return
+        folders = bundles.folder, HOST_KEYS, self._context.settings.file.parent / HOST_KEYS.name
+        found, trusted = await asyncio.to_thread(_lying, *folders)
+        # What is refused is so until it, the driver, or whom we trust is another.
+        due = {(*key, trusted, host.drivers_met): path for key, path in found.items()}
+        for key, path in due.items():
+            if key not in self._taken:
+                async with self._context.locks.changing:
+                    self._taken[key] = await self._taken_in(path)
+        self._taken = {key: wrong for key, wrong in self._taken.items() if key in due}
+        for wrong in filter(None, self._taken.values()):
+            raise wrong
+
+    async def _taken_in(self, path: Path) -> XpucachedError | None:
+        try:
+            await self._take(path)
+        except XpucachedError as error:
+            return error
+        return None
+
+    async def _take(self, path: Path) -> None:
+        cancel = threading.Event()
+        doing = asyncio.ensure_future(asyncio.to_thread(_imported, path, self._context.base, cancel))
+        try:
+            report = await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            cancel.set()
+            await asyncio.wait({doing})
+            doing.exception()
+            raise
+        if report is None or not report.made:
+            return
+        for signer in sorted({one.signer for one in report.made}):
+            its = tuple(one for one in report.made if one.signer == signer)
+            await self._context.write(record_import, its, report.view.digest, signer, self._context.clock())
+        await self._scanner.scan_stores(frozenset(one.store for one in report.made))
+        words = f"{report.published} programs taken from a bundle, {report.rebuilt} compiled from its recipes"
+        told = {"bundle": report.view.digest, "published": str(report.published), "rebuilt": str(report.rebuilt)}
+        self._context.events.post("bundle-taken", words, told)
+
+
+def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], tuple[int, ...]]:
+    """Return the bundles in a folder, and what tells each from others under its name; and when keys were changed."""
+    found: dict[tuple[object, ...], Path] = {}
+    changed: list[int] = []
+    for one in keys:
+        try:
+            changed.append(one.stat().st_mtime_ns)
+        except OSError:
+            changed.append(0)
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(one.name for one in entries if not one.name.startswith("."))[:_MOST]
+    except OSError:
+        return {}, ()  # nobody fetches any
+    for name in names:
+        try:
+            status = (folder / name / "index.json").lstat()
+        except OSError:
+            continue
+        found[name, status.st_ino, status.st_mtime_ns] = folder / name
+    return found, tuple(changed)
+
+
+def _imported(path: Path, base: Mapping[str, str], cancel: threading.Event) -> ImportReport | None:
+    """Have a child take a bundle in; None if nothing in it is for this host.  Raises what it refused."""
+    ours = {name: text for name, text in base.items() if name.startswith("XPUCACHED_")}
+    with child.Pipes() as pipes:
+        order = pipes.content("order", codec.dumps(codec.to_json(ImportBundle(path, unattended=True))))
+        answers, theirs = pipes.from_child()
+        command = [*child.module("xpucached.bundling"), "--order", str(order), "--fd", str(theirs)]
+        started = child.start(command, variables=child.environment(ours, base=base), pipes=pipes)
+        try:
+            said = _heard(answers, cancel)
+        finally:
+            child.end(started)
+    try:
+        match messages.parse(said.rstrip(b"\n").rpartition(b"\n")[2], largest=_LARGEST, depth=32):
+            case {"report": report}:
+                return cast("ImportReport", codec.convert(report, ImportReport))
+            case {"error": {"code": WrongHost.code}}:
+                return None
+            case {"error": {"message": str(message), "hint": str(hint)}}:
+                raise XpucachedError(f"{path}: {message}", hint=hint)
+            case _:
+                raise XpucachedError(f"{path}: the program for bundles ended without an answer")
+    except messages.BadMessage as error:
+        raise XpucachedError(f"{path}: the program for bundles answered what cannot be read: {error}") from error
+
+
+def _heard(answers: int, cancel: threading.Event) -> bytes:
+    """Return what a child says until it ends, or until it is to end."""
+    poll = select.poll()
+    poll.register(answers, select.POLLIN)
+    said, deadline = bytearray(), time.monotonic() + _SECONDS
+    while not cancel.is_set() and time.monotonic() < deadline and len(said) < _LARGEST:
+        if poll.poll(_STEP * 1000):
+            piece = os.read(answers, 1 << 16)
+            if not piece:
+                break
+            said += piece
+    return bytes(said)
