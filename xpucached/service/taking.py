@@ -69,7 +69,9 @@ class BundleTaker:
 
     async def _take(self, path: Path) -> None:
         cancel = threading.Event()
-        doing = asyncio.ensure_future(asyncio.to_thread(_imported, path, self._context.base, cancel))
+        # A worker does not have its user's places, but those that systemd says.
+        places = {"XPUCACHED_PATHS_CACHE": str(self._context.settings.paths.cache)}
+        doing = asyncio.ensure_future(asyncio.to_thread(_imported, path, {**self._context.base, **places}, cancel))
         try:
             report = await asyncio.shield(doing)
         except asyncio.CancelledError:
