@@ -36,7 +36,7 @@ ROUNDS = {
     "lookup": 8_000,
     "slot": 250,
     "configuration": 600,
-    "our_settings": 1_500,
+    "our_settings": 120,
     "label": 8_000,
     "library": 20_000,
     "catalog": 12,
