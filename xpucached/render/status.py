@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.activity import WatchMode
@@ -98,12 +99,15 @@ _SHORT: Final = 12
 """A message of so few characters may stand in any sentence."""
 
 _ENDS: Final = ("; ", ": ", " (", ", ", " ")
+_PARENTHESIS: Final = re.compile(r"\([^()]*\)?")
+"""Where a sentence is parted, it is not parted within one."""
 
 
 def headline(sentence: str) -> tuple[str, str]:
     """Part a sentence: its beginning, of less than 100 columns, and the rest; it is parted where it has parts."""
-    for end in ("; ", *(_ENDS if cells(sentence.partition("; ")[0]) > _LONGEST else ())):
-        at = sentence.find(end) if end == "; " else sentence.rfind(end, 0, _LONGEST)
+    outer = _PARENTHESIS.sub(lambda found: "(" + "_" * (len(found[0]) - 1), sentence)
+    for end in ("; ", *(_ENDS if cells(outer.partition("; ")[0]) > _LONGEST else ())):
+        at = outer.find(end) if end == "; " else outer.rfind(end, 0, _LONGEST)
         if at > 0 and cells(sentence[:at]) <= _LONGEST:
             return sentence[:at].rstrip(), sentence[at:].lstrip("; " if end == "; " else " :,").strip()
     return (sentence, "") if cells(sentence) <= _LONGEST else (cut(sentence, _LONGEST), sentence)

@@ -145,6 +145,13 @@ def test_only_a_kernel_s_name_is_cut() -> None:
             ("Cold: 1 of 2 models is not warm", "run: xpucachectl x"),
         ),
         (f"No device: {'a ' * 60}; see: x", ("No device", f"{'a ' * 60}; see: x")),
+        (
+            f"No device: none was found: it cannot be loaded (lib.so.1: no such file; {'a ' * 60}): they are not seen",
+            (
+                "No device: none was found",
+                f"it cannot be loaded (lib.so.1: no such file; {'a ' * 60}): they are not seen",
+            ),
+        ),
         ("x" * 150, ("x" * 98 + "…", "x" * 150)),
     ],
 )
