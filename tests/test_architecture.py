@@ -34,6 +34,7 @@ CLI_MAY_KNOW: Final = {
     "quantities",
     "render",
     "sockets",
+    "tracing",
 }
 
 # What clients know of the kinds, which they do not load: a file of constants.

@@ -4,7 +4,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
 
     6   daemon · cli · libexec · __main__
     5   server
-    4   service · hostd · bundling
+    4   service · hostd · bundling · tracing
     3   watch · kinds · inspection · answers
     2   planning · host · watchd · catalog · settings · api · render · incidents · bundle · registry
     1   binaries · codec · errors · quantities · sockets · systemd · logs · deadlines · threads · processes

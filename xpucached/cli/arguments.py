@@ -55,17 +55,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise RequestError(
                 "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {' '.join(extra)}"
             )
-        if options.verb == "run" and not extra[0].startswith("-"):
-            words = " ".join(filter(None, (options.model, *extra)))
-            raise RequestError("the program stands behind --", hint=f"xpucachectl run -- {words}")
+        if options.verb in {"run", "trace"} and not extra[0].startswith("-"):
+            words = " ".join(filter(None, (getattr(options, "model", None), *extra)))
+            raise RequestError("the program stands behind --", hint=f"xpucachectl {options.verb} -- {words}")
         now = next((values.RENAMED[name] for one in extra if (name := one.partition("=")[0]) in values.RENAMED), "")
         called = f"; it is called {now} now" if now else ""
         raise RequestError(f"not understood: {' '.join(extra)}{called}", hint=f"xpucachectl {options.verb} --help")
     if options.verb == "prewarm":
         # A unit or a script hands a name on that it did not choose: behind -- it is never an option.
         options.models += command
-    elif command and options.verb not in {"model add", "run"}:
-        message = "only model add and run take a command behind --, and prewarm names"
+    elif command and options.verb not in {"model add", "run", "trace"}:
+        message = "only model add, run and trace take a command behind --, and prewarm names"
         raise RequestError(message, hint="xpucachectl --help")
     return options
 
@@ -124,9 +124,7 @@ def _parser() -> _ArgumentParser:
     one = verb("why", "tell why a model is cold or slow, and what mends it")
     one.add_argument("model", nargs="+", metavar="MODEL")
     one.add_argument("--programs", action="store_true", help="and which of its libraries' kernels are compiled")
-    one = verb("run", "run a program with the variables that make it find what was warmed")
-    one.usage = "xpucachectl run [MODEL] [options] -- COMMAND…"
-    one.add_argument("model", nargs="?", metavar="MODEL", help="with this model's (default: the managed store's)")
+    _programs(verb)
     one = verb("inspect", "tell which kernels of a wheel or environment are compiled already, and for which GPU")
     one.add_argument("target", metavar="TARGET", help="a file, a wheel, a folder (a virtual environment), or a model")
     one.add_argument(
@@ -344,6 +342,15 @@ def _trash(verb: Callable[..., _ArgumentParser]) -> None:
     one.add_argument("refs", nargs="*", metavar="REF", help="only these")
     one.add_argument("-y", "--yes", action="store_true", help="do not ask")
     _waits(one)
+
+
+def _programs(verb: Callable[..., _ArgumentParser]) -> None:
+    one = verb("run", "run a program with the variables that make it find what was warmed")
+    one.usage = "xpucachectl run [MODEL] [options] -- COMMAND…"
+    one.add_argument("model", nargs="?", metavar="MODEL", help="with this model's (default: the managed store's)")
+    one = verb("trace", "run a program as it is, and tell how much of its time was compilation, and what was kept")
+    one.usage = "xpucachectl trace [options] -- COMMAND…"
+    one.add_argument("-o", "--output", type=values.path, metavar="FILE", help="where to tell it (default: stderr)")
 
 
 def _other_hosts(verb: Callable[..., _ArgumentParser]) -> None:

@@ -38,6 +38,7 @@ EXAMPLES: Final = {
     "seen": ("xpucachectl seen llama",),
     "why": ("xpucachectl why llama",),
     "run": ("xpucachectl run llama -- python3 app.py",),
+    "trace": ("xpucachectl trace -- python3 app.py", "xpucachectl trace --json -o told.json -- python3 app.py"),
     "env": ('eval "$(xpucachectl env llama)"', "xpucachectl env llama --systemd"),
     "fingerprint": ("xpucachectl fingerprint", "xpucachectl fingerprint --nfd"),
     "bundle push": ("xpucachectl bundle push app.bundle registry.example.com/caches/app:v1",),

@@ -20,6 +20,7 @@ HINTS: Final = {
     **dict.fromkeys(("repair", "fix", "fsck"), "xpucachectl verify --fix"),
     **dict.fromkeys(("rescan", "refresh", "update"), "xpucachectl scan"),
     **dict.fromkeys(("exec", "launch"), "xpucachectl run MODEL -- COMMAND"),
+    **dict.fromkeys(("strace", "profile", "time"), "xpucachectl trace -- COMMAND"),
 }
 """What people type who know other programs, and what it is called here."""
 

@@ -29,8 +29,8 @@ VERBS: Final = (
         "metrics",
         "model",
     ),
-    *("prewarm", "replay", "report", "run", "runs", "scan", "show", "status", "stores", "trash", "usage", "verify"),
-    *("seen", "top", "web", "why"),
+    *("prewarm", "replay", "report", "run", "runs", "scan", "show", "status", "stores", "trace", "trash", "usage"),
+    *("seen", "top", "verify", "web", "why"),
 )
 """All commands that ask a daemon something."""
 

@@ -1,4 +1,4 @@
-"""Door: becoming another program.  Replaces this process, and is quick to load."""
+"""Door: becoming another program, or its parent.  Quick to load."""
 
 from __future__ import annotations
 
@@ -14,16 +14,42 @@ _NOT_A_PROGRAM = 126
 """What shells give for a program that is not there, or that may not be run."""
 
 
-def become(program: Sequence[str], variables: Mapping[str, str]) -> int:
+def start(program: Sequence[str], variables: Mapping[str, str], stderr: int) -> int:
+    """Start a program with these variables, whose stderr is that descriptor; give its number.
+
+    It stays in this process's group, and keeps its terminal and all else.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    number = os.fork()
+    if number:
+        return number
+    status = _NOT_A_PROGRAM
+    try:
+        os.dup2(stderr, 2)
+        status = become(program, variables, merged=False)
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def stay_behind() -> bool:
+    """Divide this process: true in the one that is left behind, which nobody waits for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.fork() == 0
+
+
+def become(program: Sequence[str], variables: Mapping[str, str], *, merged: bool = True) -> int:
     """Run a program in place of this one, with these variables besides its own; gives an exit status if that fails.
 
     The same process, so terminal, signals, working directory and exit status are the program's own.  Where both have
-    a path of libraries, what was warmed with comes first.
+    a path of libraries, what was warmed with comes first, if they are to be ``merged``.
     """
     import signal  # noqa: PLC0415 - only who starts something has to wait for it
 
     ours = dict(variables)
-    theirs = os.environ.get("LD_LIBRARY_PATH")
+    theirs = os.environ.get("LD_LIBRARY_PATH") if merged else None
     if theirs and "LD_LIBRARY_PATH" in ours:
         first = ours["LD_LIBRARY_PATH"].split(":")
         ours["LD_LIBRARY_PATH"] = ":".join([*first, *(one for one in theirs.split(":") if one not in first)])

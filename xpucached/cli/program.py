@@ -81,6 +81,10 @@ def _done(options: Namespace) -> int:
         from xpucached.cli import fleet  # noqa: PLC0415 - as above
 
         return fleet.run(options)
+    if options.verb == "trace":
+        from xpucached.cli import tracing  # noqa: PLC0415 - no other command loads the kinds
+
+        return tracing.run(options)
     # The first asks nobody, and the second does without an answer.
     special = {"setup": setup.run, "run": running.run}.get(options.verb)
     return (special or commands.run)(options)

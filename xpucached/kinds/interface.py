@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from xpucached.domain.recipes import RecordedRecipe, Recording
     from xpucached.domain.stores import Entry, EntryId, FoundStore, KnownEntry, Scan, Store
     from xpucached.domain.targets import Target
+    from xpucached.domain.traces import RuntimeTrace
     from xpucached.domain.trash import Repair, Restored, Trashed, TrashLabel
     from xpucached.planning.activity import Activity, Half
 
@@ -206,6 +207,31 @@ class Recorder(Protocol):
         """Take away, unread, what processes left in files before a pass.  Raises nothing for what it meets."""
 
 
+class Follower(Protocol):
+    """Takes what one run tells, line by line."""
+
+    def take(self, line: str, at: float) -> None:
+        """Take one line, and when it was heard, in seconds of a clock that only goes on."""
+
+    def told(self) -> RuntimeTrace:
+        """Return what was told so far.  Looks on disk for what is said to be there."""
+
+
+class Tracer(Protocol):
+    """Without it, of a program that is no model only what is new in the store after it is told."""
+
+    @property
+    def VARIABLES(self) -> Mapping[str, str]:  # noqa: N802 - a constant of the module
+        """The variables that make processes tell on stderr what they compile, and change nothing else."""
+
+    @property
+    def MARKS(self) -> tuple[bytes, ...]:  # noqa: N802 - a constant of the module
+        """How what they tell begins, wherever in a line; it ends with the line."""
+
+    def follow(self) -> Follower:
+        """Return what takes the lines of one run."""
+
+
 class ActivityReader(Protocol):
     """Without it, nobody sees which entries programs load."""
 
@@ -365,6 +391,7 @@ class Kind:
     remover: Remover
     trash: Trash | None = None
     recorder: Recorder | None = None
+    tracer: Tracer | None = None
     activity: ActivityReader | None = None
     rebuilder: Rebuilder | None = None
     doctor: Doctor | None = None

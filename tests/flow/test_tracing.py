@@ -1,0 +1,133 @@
+"""`xpucachectl trace`: a program as it is, and what it compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests import REPOSITORY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.runtimes import Runtime
+
+pytestmark = pytest.mark.flow
+
+TRACE: Final = [sys.executable, "-m", "xpucached.cli", "trace"]
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XPUCACHED_SOCKET", str(tmp_path / "nobody"))
+
+
+@pytest.mark.runtime
+def test_a_real_runtime_tells_what_it_compiled_where_and_for_how_long(
+    runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    newer = runtime("rt2025.3")
+    program = newer.program("add", "scale")
+
+    def traced(**variables: str) -> dict[str, object]:
+        into = tmp_path / "told.json"
+        environment = {**newer.environment(tmp_path / "cache"), "PYTHONPATH": str(REPOSITORY), **variables}
+        done = subprocess.run(
+            [*TRACE, "--json", "-o", str(into), "--", *program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "built 2\n", ""), "no line of the trace is passed on"
+        value: dict[str, object] = json.loads(into.read_text())["data"]
+        return value
+
+    cold = traced()
+    assert (cold["programs"], cold["kept"], cold["found"], cold["nowhere"], cold["at_least"]) == (2, 2, 0, 0, False)
+    assert isinstance(cold["compiling"], float)
+    assert isinstance(cold["seconds"], float)
+    assert 0 < cold["compiling"] < cold["seconds"]
+    stores = cold["stores"]
+    assert isinstance(stores, list)
+    assert stores[0]["root"] == str(tmp_path / "cache")
+    assert cold["commands"]
+    warm = traced()
+    assert (warm["programs"], warm["kept"], warm["found"], warm["compiling"], warm["commands"]) == (2, 0, 2, 0.0, [])
+    off = traced(SYCL_CACHE_PERSISTENT="0")
+    assert (off["programs"], off["nowhere"], off["compiling"], off["off"]) == (2, 2, None, True)
+
+
+def test_a_program_ends_as_it_would_without_us(tmp_path: Path) -> None:
+    told = "import sys; sys.stderr.write('no line end'); print(input(), sys.argv[1:]); sys.exit(7)"
+    done = subprocess.run(
+        [*TRACE, "--", sys.executable, "-c", told, "--json", "--", "x y"],
+        input="given\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (7, "given ['--json', '--', 'x y']\n")
+    assert done.stderr.startswith("no line endxpucachectl trace  of ")
+    assert "it told of no cache" in done.stderr
+    killed = subprocess.run(
+        [*TRACE, "--", "sh", "-c", "kill -9 $$"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (killed.returncode, "by signal 9" in killed.stderr) == (-signal.SIGKILL, True)
+    (tmp_path / "text").write_text("no program")
+    for program, status in (("no-such-program-here", 127), (str(tmp_path / "text"), 126)):
+        done = subprocess.run([*TRACE, "--", program], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, f"{program!r} cannot be started" in done.stderr) == (status, True), done.stderr
+    for words, said in (([], "trace -- python3 app.py"), (["-o", "/no/such", "--", "true"], "cannot be written")):
+        done = subprocess.run([*TRACE, *words], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, said in done.stderr) == (64, True), done.stderr
+
+
+def test_signals_reach_the_program_and_what_it_leaves_is_not_cut_off(tmp_path: Path) -> None:
+    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print('ready', flush=True); signal.pause()"
+    child = subprocess.Popen(
+        [*TRACE, "--", sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.terminate()
+    assert child.wait(60) == 5
+    child.communicate()
+
+    # It goes to the background, and writes to its stderr when its first process has long ended.
+    errors = tmp_path / "errors"
+    later = f"(sleep 1.2; echo later >&2; echo done > {tmp_path}/done) & exit 3"
+    with errors.open("w") as file:
+        done = subprocess.run([*TRACE, "--", "sh", "-c", later], stderr=file, check=False, timeout=60)
+    assert done.returncode == 3
+    assert not (tmp_path / "done").exists(), "nobody waits for it"
+    assert "what it started and left running" in errors.read_text()
+    until = time.monotonic() + 30
+    while not ((tmp_path / "done").exists() and errors.read_text().endswith("later\n")) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert errors.read_text().endswith("later\n")
+
+
+def test_a_program_keeps_its_terminal() -> None:
+    main, end = pty.openpty()
+    code = "import os, sys; print(*map(os.isatty, (0, 1, 2)), os.getpgrp() == os.getpgid(os.getppid()))"
+    child = subprocess.Popen(
+        [*TRACE, "--json", "-o", "/dev/null", "--", sys.executable, "-c", code], stdin=end, stdout=end, stderr=end
+    )
+    os.close(end)
+    assert child.wait(60) == 0
+    assert os.read(main, 100).decode().strip() == "True True True True"
+    os.close(main)

@@ -1,0 +1,1 @@
+"""Tests of what watches a program that is no model."""

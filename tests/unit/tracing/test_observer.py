@@ -1,0 +1,105 @@
+"""What is taken out of a program's stderr, what is passed on, and what is made of it."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from xpucached.kinds.sycl import following
+from xpucached.render.text import TextStyle
+from xpucached.render.traces import trace
+from xpucached.tracing import observer
+
+NOW: Final = datetime.now(UTC)
+ROOT: Final = "/c/store"
+KEY: Final = "1/2/3/4"
+ASKED: Final = "[In-Memory Cache][Thread Id:{}][Program Cache][Key:{{imageId = 1}}]: Program inserted."
+KEPT: Final = f"[Persistent Cache]: device binary has been cached: {ROOT}/{KEY}/{{}}.bin"
+FOUND: Final = f"[Persistent Cache]: using cached device binary: {ROOT}/{KEY}/{{}}.bin;"
+
+
+def test_what_is_not_for_us_comes_out_as_it_was_however_it_is_cut() -> None:
+    theirs = b"10%\r20% [Pers\x1b[1mon]\xff\0 *** no\n[In-Memory] x\nprompt: [Persistent Cache] "
+    ours = [f"{ASKED.format(1)}\n".encode(), b"*** Code caching: enabled\n", b"[Persistent Cache]: enabled\n"]
+    places = (0, 4, len(theirs))
+    whole = b"".join(theirs[a:b] + line for a, b, line in zip((0, *places), places, ours, strict=False))
+    chance = random.Random(7)  # noqa: S311 - the same places each time
+    for _ in range(200):
+        listener = observer.Listener({})
+        cuts = sorted(chance.choices(range(len(whole)), k=5))
+        parts = [whole[a:b] for a, b in zip((0, *cuts), (*cuts, len(whole)), strict=True)]
+        assert b"".join([*(listener.take(part, 0.0) for part in parts), listener.finish()]) == theirs
+        assert listener.heard
+    shown = observer.Listener({"SYCL_CACHE_TRACE": "1"})
+    assert shown.take(whole, 0.0) + shown.finish() == whole, "who asked for the trace is given it"
+
+
+def test_nothing_waits_for_the_end_of_a_line_that_is_no_trace() -> None:
+    listener = observer.Listener({})
+    assert listener.take(b"Password: ", 0.0) == b"Password: "
+    assert listener.take(b"what [", 0.0) == b"what "
+    assert listener.take(b"is it", 0.0) == b"[is it"
+    long = b"[Persistent Cache]: " + b"x" * (70 << 10)
+    assert listener.take(long, 0.0) == long, "a trace without an end is none"
+    assert not listener.heard
+
+
+def told(*lines: tuple[str, float]) -> following.SyclFollower:
+    follower = following.follow()
+    for line, at in lines:
+        follower.take(line, at)
+    return follower
+
+
+def test_time_is_measured_where_one_program_is_compiled_at_a_time_and_else_unknown() -> None:
+    alone = told((ASKED.format(1), 1.0), (KEPT.format(0), 3.5), (ASKED.format(1), 4.0), (FOUND.format(1), 9.0)).told()
+    assert (alone.programs, alone.nowhere, alone.seconds, alone.unmeasured) == (2, 1, 2.5, 0), "the file is not there"
+    assert [(one.root, one.kept, one.found, one.lost) for one in alone.stores] == [(Path(ROOT), 0, 1, 1)]
+    both = told((ASKED.format(1), 1.0), (ASKED.format(2), 1.0), (KEPT.format(0), 3.0), (KEPT.format(1), 4.0)).told()
+    assert (both.programs, both.seconds, both.unmeasured) == (2, None, 2)
+    older = told(("*** Code caching: enabled", 0.0), (f"*** Code caching: {FOUND[20:].format(0)[:-1]}", 1.0)).told()
+    assert (older.programs, older.nowhere, older.seconds) == (None, None, None)
+    assert older.stores[0].found == 1
+    off = told((ASKED.format(1), 1.0), ("[Persistent Cache]: disabled", 1.0), (ASKED.format(1), 9.0)).told()
+    assert (off.programs, off.nowhere, off.seconds, off.off) == (2, 2, None, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/1/2/3/4/0.bin", "1/2/3", "/x" * 3000, "/a/ext_kernel_compiler", "/;;;", ""])
+def test_what_a_program_invents_harms_nobody(path: str) -> None:
+    follower = told((f"[Persistent Cache]: device binary has been cached: {path}", 0.0), (ASKED, 1.0))
+    assert sum(one.kept for one in follower.told().stores) == 0
+
+
+def reported(listener: observer.Listener, environ: dict[str, str]) -> str:
+    value = observer.report(
+        ["python3", "my app.py"],
+        listener,
+        environ,
+        began=NOW - timedelta(hours=1),
+        seconds=9.0,
+        status=-9,
+        runs_on=True,
+    )
+    return trace(value, TextStyle(NOW))
+
+
+def test_what_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:
+    silent = reported(observer.Listener({}), {"NEO_CACHE_PERSISTENT": "0"})
+    assert "how much of it was compilation is unknown" in silent
+    assert "programs           unknown: it told of no cache" in silent
+    assert "by signal 9" in silent
+    assert "what makes it warm" not in silent
+
+    listener = observer.Listener({})
+    listener.take(f"{ASKED.format(1)}\n{FOUND.format(0)}\n".encode(), 0.0)
+    assert "none of it was compilation, as its runtime tells" in reported(listener, {"NEO_CACHE_PERSISTENT": "0"})
+    (tmp_path / "new").touch()
+    # Another compiler worked meanwhile: nobody says for how long.
+    more = reported(listener, {"NEO_CACHE_PERSISTENT": "0", "TRITON_CACHE_DIR": str(tmp_path)})
+    assert "how much of it was compilation is unknown" in more
+    assert f"in triton          1 new file, by whomever: {tmp_path}" in more
+    assert "  xpucachectl model add my-app -- python3 'my app.py'" in more

@@ -1,0 +1,155 @@
+"""What the runtime tells, as it runs, of all that it compiles: ``SYCL_CACHE_TRACE`` with what it keeps in memory, too.
+
+From 2025.1 on a line says when a program is asked for, before it is looked for and compiled; those before tell only
+what they put on disk and what they find there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import Store
+from xpucached.domain.traces import RuntimeTrace, StoreTrace
+from xpucached.kinds.sycl import targets, trace
+from xpucached.kinds.sycl.entry_format import IR, IR_KEY, NUMBER, RTC
+
+VARIABLES: Final[Mapping[str, str]] = {"SYCL_CACHE_TRACE": "7"}
+"""Bit 1 is what it puts on disk, 2 what it keeps in memory, 4 what is compiled from source at run time."""
+
+MARKS: Final = (
+    b"[In-Memory Cache]",
+    b"[Persistent Cache]: ",
+    b"[kernel_compiler Persistent Cache]: ",
+    b"*** Code caching: ",
+)
+"""How what it tells begins; it ends with the line."""
+
+_ASKED: Final = "]: Program inserted."
+_THREAD: Final = "[Thread Id:"
+_OFF: Final = ("]: disabled", "*** Code caching: disabled", "Disable persistent cache")
+_PATHS: Final = 16
+"""Paths of one line, of which each device has one."""
+_LEVELS: Final = 6
+_MOST: Final = 200_000
+"""Entries that are told apart; what a program names beyond is counted as it comes."""
+_MOST_WAITING: Final = 10_000
+"""Threads whose program is awaited."""
+
+
+class SyclFollower:
+    """Counts the programs of all processes that write to one stream, and measures how long they were compiled."""
+
+    def __init__(self) -> None:
+        """Begin with nothing told."""
+        self._asked = 0
+        self._answered = 0
+        self._waiting: dict[str, float | None] = {}  # when a thread asked for the program that it has not got yet
+        self._seconds: float | None = None
+        self._unmeasured = 0
+        self._off = False
+        self._found: dict[Path, int] = {}
+        self._kept: dict[Path, int] = {}
+        self._made: set[tuple[Path, EntryKey]] = set()
+
+    def take(self, line: str, at: float) -> None:
+        """Take one line, and when it was heard, in seconds of a clock that only goes on."""
+        if _ASKED in line:
+            self._asked += 1
+            if len(self._waiting) < _MOST_WAITING:
+                # A thread that asks for the next one has got the one before: if nothing told of it, it is kept nowhere.
+                thread = line.partition(_THREAD)[2].partition("]")[0]
+                self._waiting.pop(thread, None)
+                self._waiting[thread] = at
+            return
+        if any(text in line for text in _OFF):
+            self._off = True
+        for root in _roots(line):
+            told = trace.read(Store(targets.NAME, root), [line])
+            if all(key.endswith(f"/{IR}") for key in told.used | told.created):
+                # What is compiled from source is kept in two steps, and the first is no program yet.
+                continue
+            if told.used:
+                self._found[root] = self._found.get(root, 0) + 1
+            if told.created:
+                self._kept[root] = self._kept.get(root, 0) + 1
+                if len(self._made) < _MOST:
+                    self._made.update((root, key) for key in told.created)
+            if any(key.startswith(RTC) for key in told.used | told.created):
+                # Nothing says when it is asked for.
+                self._asked, self._answered = self._asked + 1, self._answered + 1
+                self._unmeasured += bool(told.created)
+            else:
+                self._answer(at, compiled=bool(told.created))
+
+    def _answer(self, at: float, *, compiled: bool) -> None:
+        # The line does not say of which thread it is: with one that waits it is that one's.
+        alone = len(self._waiting) == 1
+        began: float | None = None
+        if self._waiting:
+            self._answered += 1
+            began = self._waiting.pop(next(iter(self._waiting)))
+        if not alone:
+            # Whose answer it was is unknown, so of the others it is unknown, too, which of them are left.
+            self._waiting = dict.fromkeys(self._waiting)
+        if compiled and alone and began is not None:
+            self._seconds = (self._seconds or 0.0) + max(0.0, at - began)
+        else:
+            self._unmeasured += compiled
+
+    def told(self) -> RuntimeTrace:
+        """Return what was told so far; what is said to be kept is looked for on disk, which blocks."""
+        lost: dict[Path, int] = {}
+        for root, key in self._made:
+            # Runtimes say that they kept what they could not write.
+            if not os.path.exists(f"{root}/{key}{'' if key.startswith(RTC) else '.bin'}"):  # noqa: PTH110 - many of them
+                lost[root] = lost.get(root, 0) + 1
+        stores = tuple(
+            StoreTrace(
+                targets.NAME,
+                root,
+                max(0, self._kept.get(root, 0) - lost.get(root, 0)),
+                self._found.get(root, 0),
+                lost.get(root, 0),
+            )
+            for root in sorted({*self._kept, *self._found})
+        )
+        tells = bool(self._asked)
+        return RuntimeTrace(
+            programs=self._asked if tells else None,
+            nowhere=self._asked - self._answered + sum(lost.values()) if tells else None,
+            seconds=self._seconds,
+            unmeasured=self._unmeasured,
+            off=self._off,
+            stores=stores,
+        )
+
+
+def follow() -> SyclFollower:
+    """Return what takes the lines of one run; see `Tracer.follow`."""
+    return SyclFollower()
+
+
+def _roots(line: str) -> list[Path]:
+    """Return the roots of the stores that a line names an entry of: what stands before the key."""
+    found: dict[Path, None] = {}
+    start = line.find(": /")
+    while start >= 0 and (following := line.find(": /", start + 1)) >= 0:
+        start = following
+    if start < 0:
+        return []
+    for part in line[start + 2 :].strip().split(";", _PATHS)[:_PATHS]:
+        pieces = part.strip().removesuffix(".bin").split("/")
+        for _ in range(_LEVELS):
+            if not (NUMBER.match(pieces[-1]) or pieces[-1] in {RTC, IR} or IR_KEY.match(pieces[-1])):
+                break
+            last = pieces.pop()
+            if last == RTC or len(pieces) == 1:
+                break
+        root = "/".join(pieces)
+        if root and root != part.strip().removesuffix(".bin"):
+            found[Path(root)] = None
+    return list(found)
