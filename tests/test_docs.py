@@ -192,7 +192,7 @@ def test_every_command_is_in_the_manual_and_no_other() -> None:
     told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
 
     assert sorted(told) == sorted(verbs(arguments._parser()))
-    assert set(told) == {*commands.COMMANDS, *bundles.ORDERS, *fleet.COMMANDS, "inspect", "setup", "run"}
+    assert set(told) == {*commands.COMMANDS, *bundles.ORDERS, *fleet.COMMANDS, "inspect", "setup", "run", "trace"}
 
 
 @pytest.mark.parametrize(
