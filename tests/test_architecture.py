@@ -121,8 +121,10 @@ HOMES: Final = {
     "alembic": {"catalog", "migrations"},
     "apscheduler": {"daemon"},
     "backports": {"bundle"},
+    "bitsandbytes": {"libexec"},
     "cryptography": {"bundle"},
     "diffusers": {"libexec"},
+    "gptqmodel": {"libexec"},
     "h11": {"server"},
     "intel_extension_for_pytorch": {"libexec"},
     # Whoever holds values; not what is loaded by itself: children, the watcher, the shortest way to the status.
@@ -131,12 +133,14 @@ HOMES: Final = {
     "psutil": {"host", "processes"},
     "rich": {"cli", "render"},
     "safetensors": {"libexec"},
+    "sentence_transformers": {"libexec"},
     "sqlalchemy": {"catalog", "migrations"},
     "starlette": {"server"},
     "torch": {"libexec"},
     "torchao": {"libexec"},
     "transformers": {"libexec"},
     "uvicorn": {"server"},
+    "vllm": {"libexec"},
     "watchdog": {"watch"},
     "xpucached_libexec": {"libexec"},  # the same room, as its programs call it: they are run by their path
 }
@@ -368,7 +372,12 @@ def test_the_map_is_read() -> None:
 
 
 # Where programs are started: one place, and the small parent of a model's child, which is a program of its own.
-STARTERS: Final = {"xpucached.processes.child", "xpucached.libexec.supervisor", "xpucached.cli.launching"}
+STARTERS: Final = {
+    "xpucached.processes.child",
+    "xpucached.libexec.supervisor",
+    "xpucached.libexec.loaders.llama_cpp",  # a model's own program, in the model's own process
+    "xpucached.cli.launching",
+}
 
 _STARTING_MODULES: Final = {"subprocess", "multiprocessing", "pty", "concurrent.futures.process", "_posixsubprocess"}
 _STARTING: Final = re.compile(

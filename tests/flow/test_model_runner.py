@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from msgspec.structs import asdict
 
 from tests.support.torches import APPLICATION, COMPILING, Torch, run
 from xpucached.domain.models import Outcome, RanOn
-from xpucached.domain.workloads import Loader, RunSpec, Variant
+from xpucached.domain.workloads import FORMS, Loader, RunSpec, Variant
 from xpucached.libexec import evidence, loaders, model_runner, run_order
 
 if TYPE_CHECKING:
     from xpucached.processes.results import RunResult
+
+
+PACKAGES: Final = os.environ.get("XPUCACHED_LOADERS", "")
 
 
 def plain(target: str, **more: object) -> RunSpec:
@@ -44,24 +48,29 @@ def good(done: RunResult) -> RunResult:
 @pytest.mark.parametrize("program", ["compiler", "driver_probe", "model_runner", "supervisor", "sycl_check"])
 def test_it_needs_nothing_but_what_lies_beside_it(program: str, tmp_path: Path) -> None:
     folder = Path(model_runner.__file__).parent
-    for file in folder.glob("*.py"):
-        shutil.copy(file, tmp_path)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     command = [sys.executable, "-I", "-S", str(tmp_path / f"{program}.py"), "--help"]
     done = subprocess.run(command, cwd="/", capture_output=True, check=False)
 
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", [model_runner, run_order, loaders, evidence])
-def test_it_is_for_old_interpreters_too(module: ModuleType) -> None:
-    ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"), feature_version=(3, 9))
+def test_it_is_for_old_interpreters_too() -> None:
+    others = [Path(module.__file__ or "") for module in (model_runner, run_order, evidence)]
+    for file in [*others, *Path(loaders.__file__).parent.glob("*.py")]:
+        ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
+
+
+def test_every_loader_has_its_function_and_its_row() -> None:
+    assert set(loaders.LOADERS) == set(Loader) - {Loader.COMMAND}
+    assert set(FORMS) == set(Loader)
 
 
 def test_what_it_is_made_of_takes_no_name_and_leaves_no_file(tmp_path: Path) -> None:
     """The application's modules have any names, also those of our files; and processes that it spawns load it anew."""
-    (tmp_path / "libexec").mkdir()
-    for file in Path(model_runner.__file__).parent.glob("*.py"):
-        shutil.copy(file, tmp_path / "libexec")
+    shutil.copytree(
+        Path(model_runner.__file__).parent, tmp_path / "libexec", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (tmp_path / "application").mkdir()
     for name in ("loaders", "evidence", "run_order"):
         (tmp_path / "application" / f"{name}.py").write_text("mine = True\n")
@@ -93,7 +102,7 @@ def make():
     assert report["files"] == sorted(
         str(tmp_path / "application" / f"{name}.py") for name in ("evidence", "loaders", "run_order", "spawning")
     )
-    assert not (tmp_path / "libexec" / "__pycache__").exists()
+    assert not list((tmp_path / "libexec").rglob("__pycache__"))
 
 
 # -- the application's own functions --------------------------------------------------------------------------------
@@ -309,6 +318,54 @@ def test_a_pipeline_draws(torch: Torch) -> None:
 
     assert done.told
     assert done.told.ran_on is RanOn.MEANT
+
+
+@pytest.mark.torch
+def test_speech_is_written_down(torch: Torch) -> None:
+    exercise = torch.exercise(
+        Loader.WHISPER, torch.models / "listener", inputs=torch.models / "tone.pt", new_tokens=4, shapes=("2x8000",)
+    )
+    done = run(exercise)
+
+    assert done.outcome is None, (done.detail, done.output)
+    assert done.told is not None
+    assert done.told.ran_on is RanOn.MEANT
+    assert done.told.figures is not None
+    assert done.told.figures.tokens
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("loader", [Loader.GPTQ, Loader.AWQ])
+def test_a_folder_that_another_method_quantized_is_refused(torch: Torch, loader: Loader) -> None:
+    done = run(torch.exercise(loader, torch.models / "speaking", inputs=torch.models / "text.txt"))
+
+    assert done.outcome is Outcome.FAILED
+    assert f"was quantized by nothing, says its config.json; the loader is for {loader}" in done.detail
+
+
+@pytest.fixture
+def packages() -> str:
+    """Return an interpreter that has packages that are too large for every machine that runs the tests."""
+    if not PACKAGES:
+        pytest.skip("XPUCACHED_LOADERS names no interpreter with transformers, torchao and bitsandbytes")
+    return PACKAGES
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("precision", ["torchao-int8", "bitsandbytes-int8"])
+def test_layers_are_quantized_while_loading(torch: Torch, packages: str, precision: str) -> None:
+    exercise = RunSpec(
+        loader=Loader.TRANSFORMERS,
+        python=packages,
+        target=str(torch.models / "speaking"),
+        inputs=str(torch.models / "text.txt"),
+        device="cpu",
+        steps=2,
+        new_tokens=4,
+    )
+    done = run(exercise, variant=Variant("cpu", precision))
+
+    assert done.outcome is None, (done.detail, done.output)
 
 
 @pytest.mark.torch

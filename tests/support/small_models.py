@@ -85,6 +85,47 @@ def make_pipeline(place: Path) -> None:
     DDPMPipeline(network, DDPMScheduler(num_train_timesteps=4)).save_pretrained(place)
 
 
+def make_listener(place: Path) -> None:
+    """Make a Whisper of one layer with random weights, and a recording of half a second for it."""
+    import torch
+    from transformers import (
+        WhisperConfig,
+        WhisperFeatureExtractor,
+        WhisperForConditionalGeneration,
+        WhisperProcessor,
+        WhisperTokenizer,
+    )
+
+    special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+    vocabulary = {word: number for number, word in enumerate([*special, *"abcdefghijklmnopqrstuvwxyz"])}
+    tokenizer = WhisperTokenizer(vocab=vocabulary, merges=[])
+    # Thirty seconds are what it always reads; of so few frames here.
+    extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=1, n_fft=64, hop_length=160)
+    WhisperProcessor(extractor, tokenizer).save_pretrained(place)
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        vocab_size=len(vocabulary),
+        num_mel_bins=8,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_source_positions=50,
+        max_target_positions=32,
+        pad_token_id=0,
+        bos_token_id=0,
+        eos_token_id=0,
+        decoder_start_token_id=1,
+        suppress_tokens=[],
+        begin_suppress_tokens=[0],
+    )
+    WhisperForConditionalGeneration(config).save_pretrained(place)
+    torch.save(torch.sin(torch.arange(8000) / 6), place.parent / "tone.pt")
+
+
 def make(place: Path) -> None:
     """Make all of them."""
     place.mkdir(parents=True, exist_ok=True)
@@ -93,3 +134,4 @@ def make(place: Path) -> None:
     make_mute_model(place / "mute")
     make_programs(place)
     make_pipeline(place / "pipeline")
+    make_listener(place / "listener")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xpucached import quantities
-from xpucached.domain.workloads import PRECISIONS, Loader, RunSpec
+from xpucached.domain.workloads import FORMS, PRECISIONS, Loader, Named, RunSpec
 from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read(given: argparse.Namespace) -> RunSpec:
             raise RequestError(f"expected NAME=VALUE: {text!r}", hint="xpucachectl model add --help")
         options[name] = value
     loader = Loader(given.loader)
-    is_file = loader not in {Loader.PYTHON, Loader.TRAIN, Loader.COMMAND}
+    is_file = FORMS[loader].target is Named.FILE
     exercise = RunSpec(
         loader=loader,
         python=str(here / given.python) if given.python else "",

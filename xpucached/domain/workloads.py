@@ -20,17 +20,58 @@ class Loader(StrEnum):
     COMMAND = "command"  #: any program
     PYTHON = "python"  #: ``module:function`` that returns a callable
     TRANSFORMERS = "transformers"  #: a folder with a language model, which generates text
+    GPTQ = "gptq"  #: the same, quantized by GPTQ
+    AWQ = "awq"  #: the same, quantized by AWQ
+    VLLM = "vllm"  #: a folder with a language model, in vLLM's engine
+    LLAMA_CPP = "llama-cpp"  #: a GGUF file, by a program of llama.cpp
+    SENTENCE_TRANSFORMERS = "sentence-transformers"  #: a folder with a model that makes vectors of texts
+    WHISPER = "whisper"  #: a folder with a model that writes down speech
     DIFFUSERS = "diffusers"  #: a folder with a pipeline, which makes pictures
     TORCHSCRIPT = "torchscript"  #: a file that ``torch.jit.save`` wrote
     EXPORT = "export"  #: a ``.pt2`` file that ``torch.export.save`` wrote
     TRAIN = "train"  #: ``module:function`` that returns what one training step needs
 
 
+class Named(StrEnum):
+    """What ``target`` names."""
+
+    NOTHING = "nothing"
+    FILE = "file"  #: a file or a folder
+    FUNCTION = "function"  #: ``module:function``
+
+
+class LoaderForm(Struct, frozen=True):
+    """What may be said of a loader's model before anything is started."""
+
+    target: Named
+    shape: str = ""  #: what the two sizes of a shape are; empty: any sizes
+
+
+FORMS: Final[Mapping[Loader, LoaderForm]] = {
+    Loader.COMMAND: LoaderForm(Named.NOTHING),
+    Loader.PYTHON: LoaderForm(Named.FUNCTION),
+    Loader.TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
+    Loader.GPTQ: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
+    Loader.AWQ: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
+    Loader.VLLM: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
+    Loader.LLAMA_CPP: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
+    Loader.SENTENCE_TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
+    Loader.WHISPER: LoaderForm(Named.FILE, "BATCHxSAMPLES of sound"),
+    Loader.DIFFUSERS: LoaderForm(Named.FILE, "WIDTHxHEIGHT of a picture"),
+    Loader.TORCHSCRIPT: LoaderForm(Named.FILE),
+    Loader.EXPORT: LoaderForm(Named.FILE),
+    Loader.TRAIN: LoaderForm(Named.FUNCTION),
+}
+"""One row for each; its function stands in ``libexec/loaders``."""
+
 PRECISIONS: Final = (
     "float32",
     "float16",
     "bfloat16",
     "int8",
+    "torchao-int8",
+    "torchao-int4",
+    "bitsandbytes-int8",
     "autocast-float16",
     "autocast-bfloat16",
     "as-saved",
@@ -43,8 +84,6 @@ RANDOM: Final = "random"
 _DEVICE: Final = re.compile(r"(?:cpu|(?:xpu|cuda)(?::(?:\d{1,3}|\*))?)", re.ASCII)
 _SHAPE: Final = re.compile(r"[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}(?:,[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}){0,15}", re.ASCII)
 _TARGET: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
-_IN_FILES: Final = frozenset({Loader.TRANSFORMERS, Loader.DIFFUSERS, Loader.TORCHSCRIPT, Loader.EXPORT})
-_BY_NAME: Final = frozenset({Loader.PYTHON, Loader.TRAIN})
 _REAL_INPUTS: Final = (
     "expected a file with real text or tensors: random ones warm other kernels and give times that mean nothing; "
     'if you want them nevertheless: inputs = "random"'
@@ -122,7 +161,7 @@ class RunSpec(Struct, frozen=True):
             yield "python", "expected the absolute path of the interpreter that the application runs with"
         if not self.device:
             yield "device", "expected xpu, xpu:0, xpu:*, cuda, cuda:0, cuda:* or cpu"
-        if self.loader in _IN_FILES:
+        if FORMS[self.loader].target is Named.FILE:
             if not self.target.startswith("/") or "\0" in self.target:
                 yield "target", "expected the absolute path of the model's folder or file"
             if not self.inputs:
@@ -141,8 +180,8 @@ class RunSpec(Struct, frozen=True):
         for shape in self.shapes:
             if _SHAPE.fullmatch(shape) is None:
                 yield "shapes", f"expected sizes such as 1x3x224x224, of several inputs with commas; found {shape!r}"
-            elif self.loader in {Loader.TRANSFORMERS, Loader.DIFFUSERS} and shape.count("x") != 1:
-                yield "shapes", f"expected BATCHxLENGTH of text or WIDTHxHEIGHT of a picture; found {shape!r}"
+            elif FORMS[self.loader].shape and (shape.count("x") != 1 or "," in shape):
+                yield "shapes", f"expected {FORMS[self.loader].shape}; found {shape!r}"
         for key in ("precisions", "shapes"):
             if len(set(getattr(self, key))) != len(getattr(self, key)):
                 yield key, "named twice"

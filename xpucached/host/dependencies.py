@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.dependencies import Role
-from xpucached.domain.workloads import RANDOM, Loader
+from xpucached.domain.workloads import FORMS, RANDOM, Loader, Named
 from xpucached.host.digests import head, names, ordinary
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Needs:
         if program is not None:
             self._program(program, 0)
         self._follow(words)
-        if exercise.loader in {Loader.PYTHON, Loader.TRAIN}:
+        if FORMS[exercise.loader].target is Named.FUNCTION:
             self._modules([exercise.target.partition(":")[0]], [self._directory, *self._roots()])
         elif exercise.target:
             self._argument(exercise.target)

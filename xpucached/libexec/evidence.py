@@ -70,11 +70,14 @@ def must_be_finite(value: object) -> None:
             raise Invalid("its outputs are not finite")
 
 
-def ran_where(job: RunOrder, result: object) -> tuple[str, str, list[str], int | None]:
-    """Return whether the work was done on the device it was meant for: verdict, device, evidence, peak memory."""
+def ran_where(job: RunOrder, result: object, places: Mapping[str, int]) -> tuple[str, str, list[str], int | None]:
+    """Return whether the work was done on the device it was meant for: verdict, device, evidence, peak memory.
+
+    ``places`` is where another program said that its weights are, if it did the work.
+    """
     evidence: list[str] = []
     votes: list[bool] = []
-    parameters = _parameters()
+    parameters = dict(places) or _parameters()
     total = sum(parameters.values())
     if total:
         evidence += [f"{size} bytes of parameters live on {kind}" for kind, size in sorted(parameters.items())]

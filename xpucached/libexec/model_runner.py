@@ -57,7 +57,7 @@ def _measure(job: RunOrder) -> dict[str, object]:
         spans.append(time.monotonic() - began)
         if subject.token is not None:
             tokens.append(subject.token)
-    verdict, device, evidence, memory = ran_where(job, result)
+    verdict, device, evidence, memory = ran_where(job, result, subject.places)
     figures: dict[str, object] = {
         "load_seconds": loaded,
         "first_seconds": spans[0],

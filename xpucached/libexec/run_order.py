@@ -95,6 +95,8 @@ class Subject:
         self.call = call
         self.logits = logits or call  #: what is compared with float32
         self.token: Token | None = None  #: of the newest use
+        #: bytes of weights by the type of the device, of a program that is no part of this process
+        self.places: Mapping[str, int] = {}
 
 
 def torch_of(job: RunOrder) -> ModuleType:

@@ -690,7 +690,7 @@ precisions = ["float16"]
     [
         ("", 1, "command: is required"),
         ("priority = 1\n", 1, "command: is required"),
-        ('loader = "magic"\n', 1, "loader: expected one of: command, python, transformers, diffusers"),
+        ('loader = "magic"\n', 1, "loader: expected one of: command, python, transformers, gptq"),
         (LOADED + 'command = ["/bin/true"]\n', 7, "command: the loader transformers has none"),
         (LOADED.replace("/usr/bin/python3", "python3"), 2, "python: expected the absolute path of the interpreter"),
         (LOADED.replace("/srv/model", "model"), 3, "target: expected the absolute path of the model's folder or file"),
@@ -699,7 +699,7 @@ precisions = ["float16"]
         (LOADED.replace('"xpu:*"', '"gpu"'), 5, "device: expected xpu, xpu:0, xpu:*, cuda"),
         (LOADED.replace("float16", "float17"), 6, "precisions: unknown precision 'float17'; known are: float32"),
         (LOADED + 'precision = ["float16"]\n', 7, "precision: unknown key; did you mean precisions?"),
-        (LOADED + 'shapes = ["1x2x3"]\n', 7, "shapes: expected BATCHxLENGTH of text or WIDTHxHEIGHT"),
+        (LOADED + 'shapes = ["1x2x3"]\n', 7, "shapes: expected BATCHxLENGTH of text"),
         (LOADED + 'shapes = ["0x1"]\n', 7, "shapes: expected sizes such as 1x3x224x224"),
         (LOADED + 'shapes = ["1x1", "1x1"]\n', 7, "shapes: named twice"),
         (LOADED + "steps = 0\n", 7, "steps: expected 1 to 1000"),
