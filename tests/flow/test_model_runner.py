@@ -18,7 +18,8 @@ from msgspec.structs import asdict
 from tests.support.torches import APPLICATION, COMPILING, Torch, run
 from xpucached.domain.models import Outcome, RanOn
 from xpucached.domain.workloads import FORMS, Loader, RunSpec, Variant
-from xpucached.libexec import evidence, loaders, model_runner, run_order
+from xpucached.libexec import evidence, model_runner, run_order
+from xpucached.libexec.loaders import table
 
 if TYPE_CHECKING:
     from xpucached.processes.results import RunResult
@@ -57,12 +58,12 @@ def test_it_needs_nothing_but_what_lies_beside_it(program: str, tmp_path: Path) 
 
 def test_it_is_for_old_interpreters_too() -> None:
     others = [Path(module.__file__ or "") for module in (model_runner, run_order, evidence)]
-    for file in [*others, *Path(loaders.__file__).parent.glob("*.py")]:
+    for file in [*others, *Path(table.__file__).parent.glob("*.py")]:
         ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
 def test_every_loader_has_its_function_and_its_row() -> None:
-    assert set(loaders.LOADERS) == set(Loader) - {Loader.COMMAND}
+    assert set(table.LOADERS) == set(Loader) - {Loader.COMMAND}
     assert set(FORMS) == set(Loader)
 
 

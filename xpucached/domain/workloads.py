@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Final
@@ -32,7 +32,7 @@ class Loader(StrEnum):
     TRAIN = "train"  #: ``module:function`` that returns what one training step needs
 
 
-class Named(StrEnum):
+class Named(Enum):
     """What ``target`` names."""
 
     NOTHING = "nothing"

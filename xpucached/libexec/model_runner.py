@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING or __package__:
     from xpucached.libexec.evidence import devices, must_be_finite, own_modules, ran_where, tensors_in, wait
-    from xpucached.libexec.loaders import LOADERS
+    from xpucached.libexec.loaders.table import LOADERS
     from xpucached.libexec.run_order import Foreign, Invalid, RunOrder, Subject, Token, Unfit, torch_of
 else:
     # It is started by its path: what else it is made of lies beside it, and nothing else is found there.  The
@@ -34,7 +34,7 @@ else:
     _package.__path__ = [str(Path(__file__).resolve().parent)]
     _writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     from xpucached_libexec.evidence import devices, must_be_finite, own_modules, ran_where, tensors_in, wait
-    from xpucached_libexec.loaders import LOADERS
+    from xpucached_libexec.loaders.table import LOADERS
     from xpucached_libexec.run_order import Foreign, Invalid, RunOrder, Subject, Token, Unfit, torch_of
 
     sys.dont_write_bytecode = _writes_none
