@@ -1,6 +1,5 @@
 """The table of the loaders.
 
-
 Whoever adds one writes its function in a file here and a row in `LOADERS`; what may be said of it, before anything is
 started, stands in a row of `xpucached.domain.workloads.FORMS`.  Foreign packages are imported in the function: none is
 loaded for another loader.
