@@ -19,7 +19,8 @@ help:
 	@echo 'make fuzz    look for bytes that break a reader or the socket: FUZZ_SECONDS (600) for each of them'
 	@echo 'make mutants put MUTANTS (20) faults into each room, one at a time, and see whether its unit tests find them'
 	@echo 'make stress  real programs on one store for two minutes while all goes wrong, 10,000 evictions beside the'
-	@echo '             GPU driver, a death at every change, and the daemon killed at STRESS_KILLS (500) random moments'
+	@echo '             GPU driver, a death at every change, and at 200 random ones of bundles, and the daemon killed at'
+	@echo '             STRESS_KILLS (500) random moments'
 	@echo 'make bench   measure us and others at 10,000 to a million entries, and write docs/performance.md (BENCH_SIZES)'
 	@echo 'make record  run the demos and make docs/demo.svg and docs/demo-gpu.svg of them'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
@@ -126,9 +127,9 @@ stress: .venv/tested
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver --optional
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver-older --older --optional
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 XPUCACHED_STRESS_SECONDS=120 \
-	    XPUCACHED_STRESS_EVICTIONS=10000 \
+	    XPUCACHED_STRESS_EVICTIONS=10000 XPUCACHED_STRESS_KILLS=200 \
 	    $(BIN)/python -m pytest tests/system/test_stress.py tests/system/test_stress_neo.py tests/system/test_faults.py \
-	    --timeout=3600
+	    tests/system/test_bundle_kills.py --timeout=3600
 	$(BIN)/python -m tests.support.kills --runtimes $(RUNTIMES) --kills $(STRESS_KILLS) --seed $(STRESS_SEED)
 
 # Stores are made once and kept in .bench: 0.4 GB for 10,000 entries, 4 GB for 100,000, 25 GB for a million.

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, logs, messages
-from xpucached.bundling import exporting, farming, fetching, fleet, importing, inspecting, merging, registries, signing
 from xpucached.bundling.progress import Paced
 from xpucached.domain.bundles import (
     BundleOrder,
@@ -37,29 +36,58 @@ _LARGEST: Final = 16 << 20
 
 def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:  # noqa: PLR0911 - one for each order
     """Do what an order says."""
+    # To load all of it takes longer than most orders.
     match order:
         case ExportBundle():
+            from xpucached.bundling import exporting  # noqa: PLC0415 - see above
+
             return exporting.export(order, progress)
         case InspectBundle():
+            from xpucached.bundling import inspecting  # noqa: PLC0415 - see above
+
             return inspecting.inspect(order, progress)
         case DiffBundles():
+            from xpucached.bundling import inspecting  # noqa: PLC0415 - see above
+
             return inspecting.diff(order, progress)
         case ImportBundle():
+            from xpucached.bundling import importing  # noqa: PLC0415 - see above
+
             return importing.take_in(order, progress)
         case ReplayBundle(cluster=""):
+            from xpucached.bundling import importing  # noqa: PLC0415 - see above
+
             return importing.replay(order, progress)
         case ReplayBundle():
+            from xpucached.bundling import farming  # noqa: PLC0415 - see above
+
             return farming.replay(order, progress)
         case MergeBundles():
+            from xpucached.bundling import merging  # noqa: PLC0415 - see above
+
             return merging.merge(order, progress)
         case MakeKey():
+            from xpucached.bundling import signing  # noqa: PLC0415 - see above
+
             return signing.keygen(order)
         case PushBundle():
+            from xpucached.bundling import registries  # noqa: PLC0415 - see above
+
             return registries.push(order, progress)
         case PullBundle():
+            from xpucached.bundling import registries  # noqa: PLC0415 - see above
+
             return registries.pull(order, progress)
         case FetchBundles():
+            from xpucached.bundling import fetching  # noqa: PLC0415 - see above
+
             return fetching.fetch(order, progress)
+
+
+def _of_fleet(order: FleetOrder, progress: Progress) -> object:
+    from xpucached.bundling import fleet  # noqa: PLC0415 - as in `carry_out`
+
+    return fleet.fingerprint(order, progress) if isinstance(order, AskFingerprint) else fleet.diff(order, progress)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,10 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             order = cast("BundleOrder | FleetOrder", codec.convert(told, BundleOrder | FleetOrder))
             progress = Paced(lambda *how_far: say({"progress": how_far}))
             match order:
-                case AskFingerprint():
-                    say({"report": fleet.fingerprint(order, progress)})
-                case DiffFleet():
-                    say({"report": fleet.diff(order, progress)})
+                case AskFingerprint() | DiffFleet():
+                    say({"report": _of_fleet(order, progress)})
                 case _:
                     say({"report": carry_out(order, progress)})
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from xpucached.processes import child, driver_probe, scratch
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from xpucached.domain.bundles import CompilerLibrary
     from xpucached.domain.targets import Target
@@ -31,6 +32,12 @@ class UsedDriver(Struct, frozen=True):
     driver: OtherDriver
     host: Host
     switches: Mapping[str, str]  #: variables that are set and change the code that it makes
+
+    @contextlib.contextmanager
+    def compiler_meanwhile(self) -> Iterator[Callable[[], tuple[CompilerLibrary, ...]]]:
+        """Read the libraries while something else is done; give what waits for it, and says what `compiler` does."""
+        with ThreadPoolExecutor(1) as pool:
+            yield pool.submit(lambda: self.compiler).result
 
     @property
     def compiler(self) -> tuple[CompilerLibrary, ...]:

@@ -18,14 +18,14 @@ from xpucached.errors import Conflict, NotFound
 from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from xpucached.bundle.layout import Descriptor
     from xpucached.bundling.drivers import UsedDriver
     from xpucached.bundling.progress import Progress
     from xpucached.bundling.sources import Selected
-    from xpucached.domain.bundles import Compression, ExportBundle
+    from xpucached.domain.bundles import CompilerLibrary, Compression, ExportBundle
     from xpucached.domain.names import EntryKey, KindName
     from xpucached.domain.stores import Entry
     from xpucached.domain.targets import Target
@@ -57,9 +57,17 @@ class _Export:
                 self.skipped[_TWICE] += 1
             else:
                 by_target[target][place] = entry
-        return [one for target, some in sorted(by_target.items()) if (one := self._image(target, some, used))]
+        with used.compiler_meanwhile() as compiler:
+            made = (self._image(target, some, used, compiler) for target, some in sorted(by_target.items()))
+            return [one for one in made if one is not None]
 
-    def _image(self, target: Target, some: Mapping[EntryKey, Entry], used: UsedDriver) -> Descriptor | None:
+    def _image(
+        self,
+        target: Target,
+        some: Mapping[EntryKey, Entry],
+        used: UsedDriver,
+        compiler: Callable[[], tuple[CompilerLibrary, ...]],
+    ) -> Descriptor | None:
         portable = KINDS[target.kind].portable
         if portable is None:
             return None
@@ -95,7 +103,7 @@ class _Export:
             format=portable.FORMAT,
             target=target,
             # Which libraries an earlier driver had, nobody knows any more.
-            compiler=used.compiler if known else (),
+            compiler=compiler() if known else (),
             isa=used.isa(target) if known else "",
             switches=used.switches if known else {},
             models=tuple(sorted(names)) if self._order.with_names else (),

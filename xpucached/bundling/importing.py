@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -29,18 +30,26 @@ from xpucached.kinds.table import KINDS
 from xpucached.planning.imports import Taking, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from xpucached.bundle.members import Bundle, MemberManifest
     from xpucached.bundle.trust import SignatureVerdict
     from xpucached.bundling.drivers import UsedDriver
     from xpucached.bundling.progress import Progress
-    from xpucached.domain.bundles import ImportBundle, ReplayBundle
+    from xpucached.domain.bundles import CompilerLibrary, ImportBundle, ReplayBundle
     from xpucached.domain.names import KindName
+    from xpucached.domain.plans import Recipe
+    from xpucached.domain.targets import Target
+    from xpucached.kinds.interface import Rebuilder
     from xpucached.planning.imports import Taken
 
 _ROOM: Final = 2
 """So many times the bytes of a bundle must be free."""
+_PUBLISHERS: Final = 4
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
 
 class _Import:
@@ -58,14 +67,24 @@ class _Import:
     def _signed(self, member: MemberManifest) -> SignatureVerdict:
         return verdict(self._bundle, member)
 
-    def decide(self) -> None:
-        """Say what becomes of each image.  Raises `WrongHost` and `Unsigned`."""
+    def judge_all(self, progress: Progress) -> None:
+        """Read all of the bundle, and say what becomes of each image.  Raises `BadBundle` and `Unsigned`."""
         targets = self._used.driver.environments
         allowed = self._order.binaries is not Binaries.NEVER
         images = [one for one in self._bundle.members if one.facts.content is BundleContent.BINARIES]
-        here = any(one.facts.target in targets for one in images)
         # To read what compiles here takes seconds, and says nothing of programs for other targets.
-        compiler = self._used.compiler if allowed and here else ()
+        if allowed and any(one.facts.target in targets for one in images):
+            with self._used.compiler_meanwhile() as compiler:
+                check(self._bundle, progress)
+                self._decide(images, compiler(), allowed=allowed)
+        else:
+            check(self._bundle, progress)
+            self._decide(images, (), allowed=allowed)
+
+    def _decide(
+        self, images: Sequence[MemberManifest], compiler: tuple[CompilerLibrary, ...], *, allowed: bool
+    ) -> None:
+        targets = self._used.driver.environments
         isa = {one: self._used.isa(one) for one in targets}
         for one in images:
             signed = self._signed(one)
@@ -95,15 +114,45 @@ class _Import:
             if rebuilder is None:
                 continue
             signer = self._signers.get(member.manifest.digest, "")
-            for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
-                progress(number, member.facts.entries, "publishing")
-                there = is_held(root / leaf)
-                key = None if there else rebuilder.publish(recipe, target, binary, root)
+
+            def one(
+                of: tuple[Target, Recipe, bytes, str],
+                root: Path = root,
+                rebuilder: Rebuilder = rebuilder,
+                signer: str = signer,
+            ) -> MadeEntry | None:
+                target, recipe, binary, leaf = of
+                key = None if is_held(root / leaf) else rebuilder.publish(recipe, target, binary, root)
                 if key is None:
+                    return None
+                digest = program_digest(binary).hexdigest()
+                return MadeEntry(target.kind, root, key, digest, target.family, signer=signer)
+
+            for number, made in enumerate(_at_once(one, programs(self._bundle, member, root)), start=1):
+                progress(number, member.facts.entries, "publishing")
+                if made is None:
                     self.present += 1
                 else:
-                    digest = program_digest(binary).hexdigest()
-                    self.published.append(MadeEntry(target.kind, root, key, digest, target.family, signer=signer))
+                    self.published.append(made)
+
+
+def _at_once(work: Callable[[_Given], _Made], items: Iterator[_Given]) -> Iterator[_Made]:
+    """Do something with each, several at a time, and give what came of it in order; few are held at once.
+
+    Most of it is to wait until a disk has it.
+    """
+    with ThreadPoolExecutor(_PUBLISHERS) as pool:
+        waiting: deque[Future[_Made]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) >= 2 * _PUBLISHERS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for one in waiting:
+                one.cancel()
 
 
 def _stores(into: Path | None) -> Mapping[KindName, Path]:
@@ -132,12 +181,11 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
         settings = drivers.settings()
         with drivers.used(timeout=settings.driver.probe_timeout) as used:
             todo = _Import(order, bundle, used)
-            todo.decide()
             recipes = next((one for one in bundle.members if one.facts.content is BundleContent.RECIPES), None)
             if not used.driver.environments:
                 raise WrongHost("no driver of this host offers a device", hint="see: xpucachectl devices")
             # All of it is judged before anything is used.
-            check(bundle, progress)
+            todo.judge_all(progress)
             images = tuple(
                 MemberTaken(one.facts.target, taken.taking, taken.why, one.facts.entries) for one, taken in todo.taken
             )

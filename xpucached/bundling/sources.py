@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from xpucached.catalog import Catalog
-from xpucached.catalog.entries import entry_page
-from xpucached.catalog.recipes import RecipeStore
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
@@ -46,6 +43,11 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
         entries = tuple(one for one in _scanned(order.store, order.kind) if _wanted(one, order))
         yield Selected(entries, table.recipe, {})
         return
+    # A store that is named needs none of it, and to load a database takes longer than to read a store.
+    from xpucached.catalog import Catalog  # noqa: PLC0415 - see above
+    from xpucached.catalog.entries import entry_page  # noqa: PLC0415 - see above
+    from xpucached.catalog.recipes import RecipeStore  # noqa: PLC0415 - see above
+
     path = settings.paths.state / "catalog.sqlite"
     if not path.exists():
         hint = "name a store: --store DIR"

@@ -1,0 +1,121 @@
+"""Export and import of a real store, beside ``tar | zstd -9`` and ``cp -a`` of the same tree; prints a table.
+
+Usage: ``bench/bundles.py --runtimes .runtimes [--copies 1,10] [--rounds 3]``
+
+The store is what the demo's large workload leaves on a CPU (278 entries).  More of them are the same programs with
+other options, each in the place that follows from that; so they compress better than others would.  Each figure is
+the least of some rounds, wall and processor time of all that was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tests import REPOSITORY
+from xpucached.kinds.sycl import entry_format
+
+CTL: Final = (sys.executable, "-m", "xpucached.cli", "bundle")
+
+
+def filled(root: Path, runtime: Path) -> Path:
+    """Let the demo's workload fill a store."""
+    if not root.exists():
+        variables = {**driver(runtime), "SYCL_CACHE_PERSISTENT": "1", "SYCL_CACHE_DIR": str(root)}
+        subprocess.run([runtime / "bin/python", REPOSITORY / "demo/workload.py", "large"], env=variables, check=True)
+    return root
+
+
+def driver(runtime: Path) -> dict[str, str]:
+    """Return the variables that lead to a driver."""
+    return {
+        "HOME": os.environ["HOME"],
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": str(runtime / "lib"),
+        "OCL_ICD_FILENAMES": str(runtime / "lib/libintelocl.so"),
+    }
+
+
+def multiplied(store: Path, into: Path, copies: int) -> Path:
+    """Write each entry of a store some times, under other options."""
+    for path in store.glob("[0-9]*/*/*/*/0.src"):
+        source = entry_format.source(path.read_bytes(), path.stat().st_size)
+        program = path.with_name("0.bin").read_bytes()
+        for number in range(copies):
+            options = source.options + (b" -D%d" % number if number else b"")
+            fields = (source.device, options, b"", source.image)
+            hashed = (source.device, source.image, b"", options)
+            leaf = into.joinpath(*(str(entry_format.string_hash(one)) for one in hashed))
+            leaf.mkdir(parents=True)
+            leaf.joinpath("0.src").write_bytes(b"".join(struct.pack("<Q", len(one)) + one for one in fields))
+            leaf.joinpath("0.bin").write_bytes(program)
+    return into
+
+
+def timed(command: str, variables: dict[str, str]) -> tuple[float, float]:
+    """Run a command of a shell; give wall and processor time, in seconds."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(["/bin/bash", "-c", command], env=variables, check=True, stdout=subprocess.DEVNULL)
+    wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> int:
+    """Measure, and print it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runtimes", type=Path, required=True)
+    parser.add_argument("--store", type=Path, help="what the workload left at an earlier time")
+    parser.add_argument("--copies", default="1,10")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    runtime = given.runtimes.absolute() / "rt2025.2"
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        real = filled(given.store or place / "real", runtime)
+        variables = {**driver(runtime), "HOME": folder, "PYTHONPATH": str(REPOSITORY)}
+        trusted = place / ".config/xpucached/trust.d"
+        trusted.mkdir(parents=True)
+        subprocess.run([*CTL, "keygen", place / "key", "--quiet"], env=variables, check=True, stdout=subprocess.DEVNULL)
+        shutil.copy(place / "key.pub", trusted)
+        print("| entries | what | wall | processor | ratio |\n| --- | --- | --- | --- | --- |")
+        for copies in map(int, given.copies.split(",")):
+            tree = multiplied(real, place / f"tree{copies}", copies)
+            entries = sum(1 for _ in tree.glob("*/*/*/*/0.bin"))
+            made, taken = place / "made", place / "taken"
+            ctl = " ".join(map(str, CTL))
+            commands = {
+                "tar | zstd -9": f"rm -f {made}.zst; tar -c -C {tree} . | zstd -q -9 -o {made}.zst",
+                "bundle export": f"{ctl} export {made} --store {tree} --sign {place}/key.key --quiet",
+                "cp -a": f"cp -a {tree} {taken}",
+                "bundle import": f"{ctl} import {made} --into {taken} --binaries require --quiet",
+            }
+            least: dict[str, tuple[float, float]] = {}
+            for _ in range(given.rounds):
+                shutil.rmtree(made, ignore_errors=True)
+                for name, command in commands.items():
+                    shutil.rmtree(taken, ignore_errors=True)
+                    found = timed(command, variables)
+                    least[name] = min(least.get(name, found), found)
+            for name, beside in (("bundle export", "tar | zstd -9"), ("bundle import", "cp -a")):
+                for one in (beside, name):
+                    wall, used = least[one]
+                    ratio = f"{wall / least[beside][0]:.1f}" if one == name else ""
+                    print(f"| {entries} | {one} | {wall:.2f} s | {used:.2f} s | {ratio} |")
+            size = sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
+            files = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
+            print(f"| {entries} | bundle's size, of {files} bytes in files | {size} | | {size / files:.2f} |")
+            shutil.rmtree(tree)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
