@@ -114,7 +114,7 @@ def test_a_killed_import_leaves_whole_entries_and_is_done_by_the_next(tmp_path: 
             if not pid:
                 publish(root)
                 os._exit(0)
-            time.sleep(draw.uniform(0, whole / 6))
+            time.sleep(draw.uniform(0, whole))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             for one in root.glob("[0-9]*/*/*/*"):
