@@ -9,6 +9,7 @@ import http.server
 import ipaddress
 import json
 import re
+import select
 import shutil
 import socket
 import ssl
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 USER, WORD = "pusher", "s3cret"
 # The word above, as `htpasswd -B` writes it.
 _HTPASSWD: Final = f"{USER}:$2b$04$abcdefghijklmnopqrstuuLZYjhNQAOdpbzt4WxWlUHjv1wsyH5DG\n"
+ELSEWHERE: Final = "registry.example.com"
+"""Another name in the certificate, for what a proxy leads to."""
 BASIC: Final = "Basic " + base64.b64encode(f"{USER}:{WORD}".encode()).decode()
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
 
@@ -62,7 +65,9 @@ def certificate(place: Path) -> tuple[Path, Path, Path]:
         return one.sign(by, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     authority, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    names = x509.SubjectAlternativeName(
+        [x509.DNSName("localhost"), x509.DNSName(ELSEWHERE), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    )
     paths = place / "ca.pem", place / "own.pem", place / "own.key"
     paths[0].write_bytes(made("test", "test", authority, authority, x509.BasicConstraints(ca=True, path_length=None)))
     paths[1].write_bytes(made("localhost", "test", own, authority, names))
@@ -264,5 +269,44 @@ def small(name: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterato
             yield registry
         finally:
             registry.released.set()
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def proxy(to: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Run a proxy that leads everybody to one place; give where it is, and what it was asked for, and as whom."""
+    asked: list[tuple[str, str]] = []
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_CONNECT(self) -> None:
+            asked.append((self.path, self.headers.get("Proxy-Authorization", "")))
+            host, _, port = to.partition(":")
+            with socket.create_connection((host, int(port))) as other:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.flush()
+                ends = {self.connection: other, other: self.connection}
+                while ends:
+                    ready, _, _ = select.select(list(ends), [], [], 5)
+                    if not ready:
+                        break
+                    for one in ready:
+                        piece = one.recv(1 << 16)
+                        if piece:
+                            ends[one].sendall(piece)
+                        else:
+                            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        server.daemon_threads = False
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}", asked
+        finally:
             server.shutdown()
             thread.join()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import ssl
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -442,6 +444,46 @@ def test_without_the_right_account_it_is_said_whose(registry: SmallRegistry, bun
     registry.instead = lambda request: request.say(401, WWW_Authenticate="Negotiate")
     with pytest.raises(RegistryError, match="not known: negotiate"):
         push(registry, bundle)
+
+
+def test_an_identity_token_is_changed_for_one_of_this_repository(
+    registry: SmallRegistry, bundle: Path, home: Path, tmp_path: Path
+) -> None:
+    said = {"auths": {registry.host: {"identitytoken": "identity"}}}
+    (home / ".docker/config.json").write_text(json.dumps(said), encoding="utf-8")
+    push(registry, bundle)
+    pull(registry, tmp_path / "bundle")
+    assert content(tmp_path / "bundle") == content(bundle)
+    assert {method for method, path, _, _ in registry.seen if path == "/token"} == {"POST"}
+    registry.tokens = False
+    with pytest.raises(RegistryDenied, match="wants an account"):
+        push(registry, bundle)
+    assert not any("identity" in auth for _, _, auth, _ in registry.seen)
+
+
+def test_through_a_proxy_the_registry_alone_hears_the_account(
+    bundle: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca, own, key = registries.certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(own, key)
+    place = f"{registries.ELSEWHERE}/caches/app:v1"
+    registries.log_in(home / ".docker", registries.ELSEWHERE)
+    access = RegistryAccess(ca, patience=5)
+    with registries.small(tls=tls) as one, registries.proxy(one.host) as (where, asked):
+        one.realm = f"https://{registries.ELSEWHERE}/token"
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:p%40ss@{where}")
+        bundling.push(PushBundle(bundle, place, access), lambda *_: None)
+        bundling.pull(PullBundle(place, tmp_path / "bundle", access), lambda *_: None)
+        assert content(tmp_path / "bundle") == content(bundle)
+        me = "Basic " + base64.b64encode(b"me:p@ss").decode()
+        assert {*asked} == {(f"{registries.ELSEWHERE}:443", me)}
+        assert me not in {auth for _, _, auth, _ in one.seen}
+        # One with a certificate of nobody whom we trust is told nothing.
+        one.seen.clear()
+        with pytest.raises(RegistryError, match=r"certificate of registry\.example\.com is not trusted"):
+            bundling.pull(PullBundle(place, tmp_path / "none", RegistryAccess(patience=5)), lambda *_: None)
+        assert one.seen == []
 
 
 # -- this side --------------------------------------------------------------------------------------------------------
