@@ -32,6 +32,9 @@ def test_a_bare_command_shows_the_status_and_where_help_is(served: Running, caps
     assert (status, err) == (0, "")
     assert out.startswith("This host is warm.\n")
     assert "xpucachectl --help" in out.splitlines()[-1]
+    # Whom to ask is no command.
+    assert run(capsys, "--no-color", "--utc") == (status, out, err)
+    assert run(capsys, "--json")[1].startswith('{"api":1,')
 
 
 @pytest.mark.parametrize("word", habits.HINTS)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HINTS: Final = {
     **dict.fromkeys(("list", "images"), "entries: xpucachectl ls; models: xpucachectl model list"),
@@ -37,9 +40,24 @@ _VALUED: Final = frozenset({"--socket", "--of"})
 """Options before a command that have a value."""
 
 
+_ALONE: Final = frozenset({"-h", "--help", "--version"})
+"""Options that ask for something themselves."""
+
+
+def _command_at(argv: Sequence[str]) -> int:
+    """Return where the command stands; -1 if there is none."""
+    before = ("", *argv)
+    return next((at for at, word in enumerate(argv) if not word.startswith("-") and before[at] not in _VALUED), -1)
+
+
+def is_bare(argv: Sequence[str]) -> bool:
+    """Return whether a command line asks for nothing: it says at most whom to ask, and how to write the answer."""
+    return _command_at(argv) < 0 and _ALONE.isdisjoint(argv) and "--" not in argv
+
+
 def understood(argv: list[str]) -> list[str]:
     """Return a command line in which the second word of a command is what it is called here."""
-    first = next((at for at, word in enumerate(argv) if not word.startswith("-") and argv[at - 1] not in _VALUED), -1)
+    first = _command_at(argv)
     if not 0 <= first < len(argv) - 1:
         return argv
     same = SAME.get((argv[first], argv[first + 1]), argv[first + 1])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from xpucached import codec
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import arguments, commands, hints, running, setup
+from xpucached.cli import arguments, commands, habits, hints, running, setup
 from xpucached.domain.checks import unanswered
 from xpucached.errors import Denied, XpucachedError
 from xpucached.messages import Json
@@ -34,8 +34,9 @@ def main(argv: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     out, err = cast("tuple[TextIO, TextIO]", (Clean(sys.stdout), Clean(sys.stderr)))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = _run(argv or ["status"])
-        if not argv:
+        bare = habits.is_bare(argv)
+        status = _run([*argv, "status"] if bare else argv)
+        if bare and "--json" not in argv:
             print(_HELP)
         return status
 

@@ -43,8 +43,8 @@ def leftover(content: Content) -> str:
     """Return what a file without images is, if it brings device code in a way that only a linker can use."""
     head = content.read(0, 64)
     if head.startswith(formats.ELF) and struct.unpack_from("<H", head.ljust(64, b"\0"), 16)[0] == _OBJECT:
-        return "object files, which a linker reads"
-    return "static libraries, which a linker reads" if head.startswith(formats.ARCHIVE) else ""
+        return "objects that a linker reads"
+    return "archives that a linker reads" if head.startswith(formats.ARCHIVE) else ""
 
 
 def _for_devices(content: Content) -> bool:
