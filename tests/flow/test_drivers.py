@@ -119,8 +119,17 @@ def test_each_model_is_judged_by_the_driver_to_which_it_is_led() -> None:
     assert [one.model for one in plan_prewarm([own, trial], known.values(), silent, Policy(), NOW).deferred] == [
         "trial"
     ]
-    assert [one.code for one in of_drivers(silent)] == ["driver-silent"]
+    (problem,) = of_drivers(silent)
+    assert (problem.code, problem.subject) == ("driver-silent", "trial")
+    assert problem.message.endswith("offers no device: it does not say why")
     assert verdict(two(None, led(B1)), [], [])[0] is Verdict.NO_MODELS
+
+
+def test_why_a_driver_is_silent_is_what_it_says_itself() -> None:
+    told = [Problem(code, f"said by {code}") for code in ("no-gpu", "driver-missing", "probe-hung", "no-opencl")]
+    problems = of_drivers(two(A1, replace(led(), problems=tuple(told))))
+    assert [one.code for one in problems] == ["driver-missing", "probe-hung", "driver-silent"]
+    assert problems[-1].message.endswith("offers no device: said by probe-hung; said by no-opencl")
 
 
 def test_who_may_only_read_sees_a_driver_and_not_what_leads_to_it() -> None:

@@ -86,6 +86,8 @@ BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]]
     (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=1 << 63),)}),
     (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, seconds=-0.1),)}),
     (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, seconds=1e300),)}),
+    (imports.NoteImport, {**NOTED, "made": imports.MOST * (MADE,)}, {**NOTED, "made": (imports.MOST + 1) * (MADE,)}),
+    (imports.NoteImport, {**NOTED, "made": (), "signer": 200 * "k"}, {**NOTED, "made": (), "signer": 201 * "k"}),
     (requests.ScanStores, {"stores": (Path("/s"),)}, {"stores": (Path("s"),)}),
     (requests.WaitJob, {"timeout": 0.0}, {"timeout": -0.1}),
     (requests.WaitJob, {"timeout": 300.0}, {"timeout": 300.1}),
@@ -108,6 +110,10 @@ def test_a_request_may_say_what_it_may_and_nothing_beyond(
     asked(**needed | fits)
     with pytest.raises(ValueError, match=r"^\w+(\.\w+)?: "):
         asked(**needed | refused)
+
+
+def test_a_model_has_half_an_hour_where_nothing_is_said() -> None:
+    assert MODEL(**NEEDED[MODEL]).timeout == 30 * 60  # type: ignore[arg-type]
 
 
 def test_a_loader_has_no_command() -> None:
@@ -228,6 +234,9 @@ def test_an_unknown_key_is_named_with_its_place_and_those_there_are() -> None:
         read(MODEL, body=given)
     with pytest.raises(RequestError, match=r"^x: unknown key; known are: none"):
         intake.read(row(requests.GetModel), {"name": "n"}, "x=1", b"")
+    for length, quoted in ((100, 100 * "k"), (101, f"{100 * 'k'}…")):
+        with pytest.raises(RequestError, match=f"^{quoted}: unknown key"):
+            read(MODEL, body=given.replace(b'"exercise": {"colour": 1}', f'"{length * "k"}": 1'.encode()))
     # What a variable is called is its user's business.
     named = read(MODEL, body=given.replace(b'"exercise": {"colour": 1}', b'"variables": {"colour": "1"}'))
     assert cast("requests.AddModel", named).variables == {"colour": "1"}

@@ -18,7 +18,7 @@ from xpucached.domain.recipes import RecipeState
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import DropReason, Trashed
 from xpucached.planning.eviction import plan_eviction
-from xpucached.planning.ranking import RATE, measured_rate
+from xpucached.planning.ranking import RATE, measured_rate, worth
 from xpucached.planning.trash import SCARCE, plan_trash
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ def test_an_entry_of_one_byte_counts_and_an_empty_one_does_not() -> None:
     assert measured_rate([tiny]) == 7.0
     assert measured_rate([empty]) == RATE
     assert list(decided(evict(empty, tiny, policy=Policy(max_bytes=0, max_unused=None)))) == ["1"]
+
+
+def test_what_takes_no_room_is_worth_what_it_took_to_compile() -> None:
+    none, one, two = (replace(entry(str(size), used=0, size=size), cost=6.0) for size in (0, 1, 2))
+    value = worth(none.last_used, lambda _: True, RATE)
+
+    assert (value(none), value(one), value(two)) == (6.0, 6.0, 3.0)
 
 
 def test_what_is_not_used_loses_its_worth() -> None:
