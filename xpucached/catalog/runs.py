@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
+import msgspec
 import sqlalchemy as sa
 from msgspec.structs import asdict
 
@@ -24,7 +25,7 @@ from xpucached.catalog.tables import (
     TRIALS,
 )
 from xpucached.domain.libraries import Libraries, SyclRuntime
-from xpucached.domain.models import Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
+from xpucached.domain.models import DeviceUse, Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Variant
 from xpucached.errors import NotFound
@@ -302,6 +303,7 @@ def _trial_row(run: int, position: int, trial: Trial) -> dict[str, object]:
         "figures": [asdict(one) for one in trial.figures],
         "detail": trial.detail,
         "output": trial.output,
+        "use": msgspec.to_builtins(trial.use),
     }
 
 
@@ -316,4 +318,5 @@ def _trial(row: sa.Row[tuple[object, ...]]) -> Trial:
         tuple(Figures(**one) for one in row.figures),
         row.detail,
         row.output,
+        msgspec.convert(row.use, DeviceUse | None),
     )

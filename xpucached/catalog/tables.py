@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0028"
+REVISION: Final = "0029"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -227,6 +227,7 @@ TRIALS: Final = sa.Table(
     sa.Column("figures", sa.JSON, nullable=False),
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("output", sa.Text, nullable=False),
+    sa.Column("use", sa.JSON(none_as_null=True)),  # `DeviceUse` by its fields; null where it was not noted
     sqlite_with_rowid=False,
 )
 

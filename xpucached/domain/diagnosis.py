@@ -50,6 +50,7 @@ class Cause(StrEnum):
     OTHER_STORE = "other-store"
     FOREIGN_STORE = "other-users-store"
     OPTIONS = "other-options"
+    ON_CPU = "ran-on-cpu"  #: and was meant for a GPU, or there is one
     SLOWER = "slower"
     SHIFTED = "slower-since-change"  #: a change on the host, which its sentence names
     HIDDEN = "cannot-be-seen"  #: its application runs, but not where we may look

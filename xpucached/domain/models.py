@@ -150,6 +150,44 @@ class Figures(Struct, frozen=True):
     error: float | None = None  #: distance from float32, relative to its size
 
 
+class GraphicsUse(Struct, frozen=True):
+    """What the kernel counted for a run's processes on one graphics device."""
+
+    device: str  #: its PCI address
+    driver: str  #: the kernel's, such as i915 or xe
+    seconds: float  #: for which its engines worked, added up over them; of xe about, from their cycles
+    memory: int  #: bytes at most, of its own memory, or of all where it has none
+
+
+class DeviceUse(Struct, frozen=True):
+    """Whether a GPU was used: by the kernels in caches, and by what the kernel counted."""
+
+    gpu_entries: int = 0  #: that were created or used, for GPUs of this host
+    other_entries: int = 0  #: for its other devices
+    unplaced_entries: int = 0  #: for devices that are not here, or not known
+    graphics: tuple[GraphicsUse, ...] = ()  #: devices that its processes had open; empty: none was seen, or no counters
+
+    @property
+    def only_cpu(self) -> bool:
+        """Whether all that was seen was for the processor, and nothing for a GPU."""
+        busy = any(one.seconds > 0 for one in self.graphics)
+        return bool(self.other_entries) and not (self.gpu_entries or self.unplaced_entries or busy)
+
+    @property
+    def sentence(self) -> str:
+        """What is known of it, in words."""
+        parts = [f"{self.gpu_entries} kernels for a GPU were compiled or used"] if self.gpu_entries else []
+        parts += [
+            f"the engines of {one.device} ({one.driver}) worked {one.seconds:.1f} s for it,"
+            f" with {one.memory / (1 << 20):.0f} MiB at most"
+            for one in self.graphics
+            if one.seconds > 0 or one.memory
+        ]
+        if self.only_cpu:
+            return "ran on the CPU: no kernel for a GPU was used"
+        return "; ".join(parts) or "unknown: neither kernels for a device nor work of a GPU's engines were seen"
+
+
 class Trial(Struct, frozen=True):
     """What came of one variant in one run."""
 
@@ -162,6 +200,7 @@ class Trial(Struct, frozen=True):
     figures: tuple[Figures, ...] = ()  #: of each pass that told them, in the order of the passes
     detail: str = ""
     output: str = ""
+    use: DeviceUse | None = None  #: None: before it was noted
 
 
 class Run(Struct, frozen=True):

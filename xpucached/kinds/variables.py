@@ -23,6 +23,14 @@ LEADING: Final = (
 )
 """The variables that say which driver a program loads."""
 
+SELECTING: Final = frozenset(
+    {
+        *("ONEAPI_DEVICE_SELECTOR", "SYCL_DEVICE_FILTER", "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"),
+        *("OCL_ICD_FILENAMES", "ZE_ENABLE_ALT_DRIVERS"),
+    }
+)
+"""The variables that say which device a program gets."""
+
 FURTHER: Final = {
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",

@@ -10,6 +10,8 @@ import resource
 import time
 from typing import TYPE_CHECKING
 
+from .drm_usage import GraphicsUse, read
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,8 +35,7 @@ class ProcessTreeUse:
     def __init__(self, memory: int, disk: int, scratch: str) -> None:
         self.memory, self.disk, self.scratch = memory, disk, scratch
         self.peak = 0
-        self.engines: dict[tuple[str, str], int] = {}  # device and client to nanoseconds
-        self.resident = 0
+        self.graphics = GraphicsUse(_CLIENTS)
         self._looked = 0.0
         self._free = _free(scratch)
 
@@ -64,17 +65,8 @@ class ProcessTreeUse:
 
     def engine_times(self, tree: list[int]) -> None:
         """Read what the kernel's graphics drivers say about the process tree's use of their engines."""
-        resident = 0
-        for text in itertools.islice(_drm(tree), _CLIENTS):
-            values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-            key = (values.get("drm-pdev", "?").strip(), values.get("drm-client-id", "?").strip())
-            if len(self.engines) < _CLIENTS or key in self.engines:
-                spent = sum(_number(text) for name, text in values.items() if name.startswith("drm-engine-"))
-                # The xe driver counts cycles, per class of engines.
-                spent += sum(_number(text) for name, text in values.items() if name.startswith("drm-cycles-"))
-                self.engines[key] = max(self.engines.get(key, 0), spent)
-            resident += sum(_number(text) for name, text in values.items() if name.startswith("drm-resident-"))
-        self.resident = max(self.resident, resident)
+        found = (read(text) for text in itertools.islice(_drm(tree), _CLIENTS))
+        self.graphics.look([one for one in found if one is not None], time.monotonic())
 
 
 class Maps:

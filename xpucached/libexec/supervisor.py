@@ -213,8 +213,8 @@ def main() -> int:
             "peak": max(watch.peak, usage.ru_maxrss * 1024),
             "left": left,
             "terminated": terminations.heard,
-            "engines": [[device, spent] for (device, _), spent in watch.engines.items()],
-            "resident": watch.resident,
+            "engines": [[device, spent] for (device, _), spent in watch.graphics.worked.items()],
+            "graphics": watch.graphics.report(),
             **maps.report(),
         },
     )

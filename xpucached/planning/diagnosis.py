@@ -10,7 +10,7 @@ from xpucached.domain.models import Outcome, WarmReason, Warmth
 from xpucached.planning.shifts import sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
     from xpucached.domain.diagnosis import Application, Baseline, RuntimeCheck
@@ -48,12 +48,15 @@ def diagnose(
     shifts: Sequence[Shift] = (),
     uid: int,
     option_variables: Sequence[str] = (),
+    gpus: bool = False,
+    selecting: Collection[str] = (),
     built_from: Callable[[EntryId], tuple[str, str] | None],
 ) -> Diagnosis:
     """Name every reason why a model is cold or slow, the one to mend first in front.
 
     ``store`` is where the model caches, ``applications`` are the live processes of the units that serve it, ``entries``
-    those of all stores, ``uid`` is ours; ``option_variables`` change with which options programs are compiled, and
+    those of all stores, ``uid`` is ours, ``gpus`` says whether this host has any, ``selecting`` names the variables
+    that lead programs to a device; ``option_variables`` change with which options programs are compiled, and
     ``built_from`` gives what an entry was compiled from, and that with how it was.  First comes what keeps the model
     itself cold, then what keeps its application from what is warm, then what makes it slow all the same.
     """
@@ -63,6 +66,7 @@ def diagnose(
         *_crashes(status, runtimes, proven(status.model, runs)),
         *_outside(status.model, store, applications, uid),
         *_elsewhere(status.model, store, entries, option_variables, built_from),
+        *_on_cpu(status.model, status.run, selecting, gpus=gpus),
         *_shifted(status.model, shifts),
         *_slower(status.model, baselines),
     ]
@@ -215,6 +219,19 @@ def _elsewhere(
     for root, number in sorted(others.items()):
         message = f"{number} of its programs were compiled in {root} too: something runs this model with that store"
         yield Explanation(Cause.OTHER_STORE, message, _command("env", model.name))
+
+
+def _on_cpu(model: Model, run: Run | None, selecting: Collection[str], *, gpus: bool) -> Iterable[Explanation]:
+    meant = model.workload.exercise.device
+    for one in run.trials if run is not None and run.workload == model.workload.digest else ():
+        device = one.variant.device or meant
+        if one.use is None or not one.use.only_cpu or device.startswith("cpu") or not (device or gpus):
+            continue
+        asked = f"it was meant for {device}" if device else "it names no device, and this host has a GPU"
+        given = [f"{name}={text}" for name, text in sorted(model.workload.variables.items()) if name in selecting]
+        led = f"; its variables say {', '.join(given)}" if given else ""
+        words = f"{one.variant.label}: {one.use.sentence}; {asked}{led}"
+        yield Explanation(Cause.ON_CPU, words, _command("model", "show", model.name))
 
 
 def _shifted(model: Model, shifts: Sequence[Shift]) -> Iterable[Explanation]:

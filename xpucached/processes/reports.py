@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Struct, field
 
 from xpucached import messages
-from xpucached.domain.models import Figures, Outcome, RanOn
+from xpucached.domain.models import Figures, GraphicsUse, Outcome, RanOn
 from xpucached.printing import encodable
 
 _TEXT: Final = 2000
@@ -38,6 +38,7 @@ class SupervisorReport(Struct, frozen=True):
     engines: Mapping[str, int] = field(default_factory=dict)
     mapped: tuple[str, ...] = ()
     mapped_data: tuple[str, ...] = ()
+    graphics: tuple[GraphicsUse, ...] = ()
     terminated: bool = False  #: somebody else sent the supervisor SIGTERM, as systemd does at the end of the host
 
 
@@ -78,8 +79,16 @@ def read_seen(content: bytes) -> SupervisorReport | None:
         engines,
         _paths(said.get("mapped")),
         _paths(said.get("mapped_data")),
+        tuple(_graphics(said.get("graphics"))),
         said.get("terminated") is True,
     )
+
+
+def _graphics(said: object) -> Iterator[GraphicsUse]:
+    for one in _list(said):
+        match one:
+            case [str(device), str(driver), seconds, memory] if (spent := _number(seconds)) is not None:
+                yield GraphicsUse(_text(device), _text(driver), max(0.0, spent), max(0, _whole(memory) or 0))
 
 
 def read_told(content: bytes, token: str) -> RunnerReport | None:

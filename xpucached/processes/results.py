@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from xpucached.domain.models import Outcome, Pass
+from xpucached.domain.models import GraphicsUse, Outcome, Pass
 from xpucached.domain.stores import EntryId
 from xpucached.processes import child
 from xpucached.processes.output import ChildOutput
@@ -39,6 +39,7 @@ class RunResult(Struct, frozen=True):
     told: RunnerReport | None = None  #: what the model runner said
     engines: Mapping[str, int] = msgspec.field(default_factory=dict)
     """PCI address to the time that its engines worked for it."""
+    graphics: tuple[GraphicsUse, ...] = ()
     mapped: tuple[str, ...] = ()  #: files that its processes were seen to map as code: programs and libraries
     mapped_data: tuple[str, ...] = ()  #: files that they were seen to map otherwise
 
@@ -85,6 +86,7 @@ def result_of(
         output.traced,
         told,
         seen.engines if seen is not None else {},
+        seen.graphics if seen is not None else (),
         seen.mapped if seen is not None else (),
         seen.mapped_data if seen is not None else (),
     )

@@ -62,6 +62,8 @@ def trials(values: Sequence[Trial], style: TextStyle) -> str:
     heads = ("VARIANT", "OUTCOME", "COLD", "WARM", "STEADY", "FIRST TOKEN", "PER TOKEN", "RAN ON", "DETAIL")
     text = section("Variants", table(heads, rows, style, right="COLD WARM STEADY"), style)
     for one in values:
+        if one.use is not None:
+            text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(one.use.sentence)}', style, 2)}"
         for line in one.evidence:
             text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(line)}', style, 2)}"
     return text

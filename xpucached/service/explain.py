@@ -16,6 +16,7 @@ from xpucached.domain.host import Problem
 from xpucached.errors import CatalogError
 from xpucached.host import process_table
 from xpucached.kinds.table import KINDS, MODELS, built_from, libraries
+from xpucached.kinds.variables import SELECTING
 from xpucached.planning import diagnosis, verdict
 from xpucached.planning.baselines import baselines
 from xpucached.planning.diagnosis import trusted
@@ -169,6 +170,8 @@ class Explainer:
             shifts=shifts(await self._context.read(newest_runs, name, KEPT)),
             uid=os.getuid(),
             option_variables=discovery.OPTION_VARIABLES,
+            gpus=any(one.pci_address for one in self._context.present.seen_by(name).devices),
+            selecting=SELECTING,
             built_from=built_from,
         )
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import FURTHER
+from xpucached.planning.device_use import device_use
 from xpucached.processes.pause import RunLimits
 from xpucached.service import program_variables, recordings
 
@@ -26,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from xpucached.domain.dependencies import Dependency
-    from xpucached.domain.models import Model, Workload
+    from xpucached.domain.models import DeviceUse, Model, Workload
     from xpucached.domain.stores import FoundStore
-    from xpucached.domain.targets import Target
     from xpucached.host.proofs import DependencySnapshot
     from xpucached.processes.results import RunResult
     from xpucached.processes.supervised import ProcessStarter
@@ -149,7 +150,7 @@ class TrialRunner:
                 outcome = Outcome.CRASHED
                 detail += f" with the cache on; with the cache off it ran to its end in {control.seconds:.1f} s"
         exercise = model.workload.exercise
-        ran_on, device, evidence = await self._place(model, variant, executions)
+        ran_on, device, evidence, use = await self._place(model, variant, executions)
         if exercise.require_device and outcome in _RAN and ran_on is not RanOn.MEANT:
             where = f"it ran on {device}" if ran_on is RanOn.OTHER and device else "nothing shows that it did"
             outcome, detail = Outcome.FAILED, f"it was meant to run on {variant.device or exercise.device}; {where}"
@@ -163,6 +164,7 @@ class TrialRunner:
             tuple(one.told.figures for one in executions if one.told is not None and one.told.figures is not None),
             detail,
             executions[-1].output,
+            use,
         )
         needs = None
         if outcome is Outcome.WARMED:
@@ -242,17 +244,16 @@ class TrialRunner:
 
     async def _place(
         self, model: Model, variant: Variant, executions: Sequence[RunResult]
-    ) -> tuple[RanOn, str, tuple[str, ...]]:
-        """Return whether the work was done where it was meant to be, where that is, and how we know."""
+    ) -> tuple[RanOn, str, tuple[str, ...], DeviceUse]:
+        """Return whether the work was done where it was meant to be, where that is, how we know, and what was used."""
         kind = (variant.device or model.workload.exercise.device).partition(":")[0]
         used = frozenset(entry for one in executions for entry in one.created | one.used)
         rows = await self._context.read(entries_by_id, used)
-        counts: dict[Target, int] = {}
-        for row in rows:
-            if row.entry.environment is not None:
-                counts[row.entry.environment] = counts.get(row.entry.environment, 0) + 1
+        known = Counter(row.entry.environment for row in rows)
+        counts = {target: number for target, number in known.items() if target is not None}
         devices = self._context.present.seen_by(model.name).devices
         gpus = {one for device in devices if device.pci_address for one in device.environments}
+        use = device_use(known, devices, [one.graphics for one in executions])
         engines: dict[str, int] = {}
         for one in executions:
             for address, spent in one.engines.items():
@@ -264,12 +265,12 @@ class TrialRunner:
         on_host = bool(counts.keys() - gpus)
         told = next((one.told for one in reversed(executions) if one.told is not None), None)
         if told is not None and told.ran_on is not RanOn.UNKNOWN:
-            return told.ran_on, told.device, (*told.evidence, *evidence)
+            return told.ran_on, told.device, (*told.evidence, *evidence), use
         evidence = [*(told.evidence if told is not None else ()), *evidence]
         if not kind or not (on_gpu or on_host):
-            return RanOn.UNKNOWN, ", ".join(names), tuple(evidence)
+            return RanOn.UNKNOWN, ", ".join(names), tuple(evidence), use
         meant = on_host and not on_gpu if kind == "cpu" else on_gpu
-        return RanOn.MEANT if meant else RanOn.OTHER, ", ".join(names), tuple(evidence)
+        return RanOn.MEANT if meant else RanOn.OTHER, ", ".join(names), tuple(evidence), use
 
 
 def _files(places: Iterable[Path]) -> frozenset[str] | None:

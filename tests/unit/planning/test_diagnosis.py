@@ -70,6 +70,7 @@ def ask(
     applications: Sequence[Application] = (),
     entries: Sequence[IndexedEntry] = (),
     figures: Sequence[Baseline] = (),
+    gpus: bool = False,
 ) -> Diagnosis:
     return diagnose(
         of or status(),
@@ -79,6 +80,8 @@ def ask(
         entries=entries,
         baselines=figures,
         uid=1000,
+        gpus=gpus,
+        selecting=("ONEAPI_DEVICE_SELECTOR",),
         built_from=built_from,
     )
 

@@ -1,0 +1,77 @@
+"""Whether a run used a GPU: tables of what was seen."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.api_stub import OPENCL, make_model, make_run
+from tests.support.builders import sycl_target
+from tests.unit.planning.test_diagnosis import ask
+from xpucached.domain.diagnosis import Cause
+from xpucached.domain.host import Device
+from xpucached.domain.models import DeviceUse, GraphicsUse
+from xpucached.domain.names import Architecture
+from xpucached.domain.workloads import Variant
+from xpucached.planning.device_use import device_use
+from xpucached.processes.reports import read_seen
+from xpucached.server.redact import redact
+
+CPU = sycl_target("Intel(R) OpenCL", "a processor", "3.0", "2026.21")
+AWAY = sycl_target("Intel(R) OpenCL Graphics", "another GPU", "3.0", "25.1")
+B580 = GraphicsUse("0000:03:00.0", "xe", 1.5, 3 << 20)
+"""What the kernel counted."""
+
+
+def devices() -> list[Device]:
+    """Return a GPU and a processor."""
+    gpu = Device("GPU", Architecture("bmg-g21"), pci_address="0000:03:00.0", environments=(OPENCL,))
+    return [gpu, Device("processor", Architecture("cpu"), environments=(CPU,))]
+
+
+@pytest.mark.parametrize(
+    ("use", "words", "only_cpu"),
+    [
+        (device_use({CPU: 3}, devices(), [(), ()]), "ran on the CPU: no kernel for a GPU was used", True),
+        (device_use({}, devices(), []), "unknown: neither kernels for a device nor work of a GPU's engines", False),
+        (device_use({OPENCL: 2, CPU: 1}, devices(), []), "2 kernels for a GPU were compiled or used", False),
+        (device_use({CPU: 1}, devices(), [(B580,), (B580,)]), "(xe) worked 3.0 s for it, with 3 MiB at most", False),
+        # Nobody knows what it is for.
+        (device_use({CPU: 1, AWAY: 1}, devices(), []), "unknown", False),
+        (device_use({CPU: 1, None: 1}, devices(), []), "unknown", False),
+    ],
+)
+def test_what_was_used_is_said_as_far_as_it_was_seen(use: DeviceUse, words: str, *, only_cpu: bool) -> None:
+    assert words in use.sentence
+    assert use.only_cpu is only_cpu
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "use", "said"),
+    [
+        ("xpu:0", False, DeviceUse(other_entries=3), True),
+        ("", True, DeviceUse(other_entries=3), True),
+        ("", False, DeviceUse(other_entries=3), False),
+        ("cpu", True, DeviceUse(other_entries=3), False),
+        ("xpu:0", True, DeviceUse(gpu_entries=3), False),
+        ("xpu:0", True, DeviceUse(), False),
+        ("xpu:0", True, None, False),
+    ],
+)
+def test_why_names_what_ran_on_the_cpu_and_was_meant_for_a_gpu(
+    device: str, use: DeviceUse | None, *, gpus: bool, said: bool
+) -> None:
+    given = make_model("net")
+    trial = replace(make_run().trials[0], variant=Variant(device), use=use)
+    run = replace(make_run(), workload=given.workload, trials=(trial,))
+    found = [one for one in ask(replace(given, run=run), gpus=gpus).explanations if one.cause is Cause.ON_CPU]
+    assert bool(found) is said
+    assert all("no kernel for a GPU was used" in one.message for one in found)
+    assert all("(hidden)" in repr(redact(one)) for one in found)
+
+
+def test_the_supervisor_s_word_is_read_with_suspicion() -> None:
+    text = b'{"status": 0, "graphics": [["0000:03:00.0", "xe", 1.5, 3145728], ["x", "y"], ["x", "y", "1", 2], 7]}'
+    seen = read_seen(text)
+    assert seen is not None
+    assert seen.graphics == (B580,)

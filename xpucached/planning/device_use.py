@@ -1,0 +1,35 @@
+"""Decide: whether a run used a GPU, by the kernels in caches and by what the kernel counted.  Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xpucached.domain.models import DeviceUse, GraphicsUse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from xpucached.domain.host import Device
+    from xpucached.domain.targets import Target
+
+
+def device_use(
+    counts: Mapping[Target | None, int], devices: Iterable[Device], graphics: Iterable[Sequence[GraphicsUse]]
+) -> DeviceUse:
+    """Sum up a variant's passes.
+
+    ``counts`` are its entries by what they are for (None: not known), ``devices`` those that its programs meet,
+    ``graphics`` what the kernel counted in each pass.
+    """
+    gpus: set[Target] = set()
+    others: set[Target] = set()
+    for device in devices:
+        (gpus if device.pci_address else others).update(device.environments)
+    sums: dict[str, GraphicsUse] = {}
+    for one in (each for of_pass in graphics for each in of_pass):
+        before = sums.get(one.device, GraphicsUse(one.device, one.driver, 0.0, 0))
+        most = max(before.memory, one.memory)
+        sums[one.device] = GraphicsUse(one.device, one.driver, before.seconds + one.seconds, most)
+    on_gpus = sum(number for target, number in counts.items() if target in gpus)
+    on_others = sum(number for target, number in counts.items() if target in others - gpus)
+    return DeviceUse(on_gpus, on_others, sum(counts.values()) - on_gpus - on_others, tuple(sums.values()))
