@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xpucached.libexec.drm_usage import DrmClient, GraphicsUse, read
+from xpucached.libexec.drm_usage import DrmClient, GraphicsCounters, read
 
 # As Documentation/gpu/drm-usage-stats.rst has it for i915 …
 I915 = """\
@@ -86,7 +86,7 @@ def test_absurd_numbers_are_bounded() -> None:
 
 
 def test_a_client_counts_once_however_many_descriptors_it_has() -> None:
-    use = GraphicsUse(10)
+    use = GraphicsCounters(10)
     one = read(I915)
     assert one is not None
     use.look([one, one], 0.0)
@@ -96,7 +96,7 @@ def test_a_client_counts_once_however_many_descriptors_it_has() -> None:
 
 
 def test_of_cycles_the_share_between_two_looks_is_time() -> None:
-    use = GraphicsUse(10)
+    use = GraphicsCounters(10)
     use.look([xe(1, 0, 1000, 10), xe(2, 0, 1000, 20)], 10.0)
     use.look([xe(1, 500, 2000, 30), xe(2, 0, 2000, 10)], 12.0)
     # Half of two seconds; the clock of the engines set back, or a forged count, is no time.
@@ -106,7 +106,7 @@ def test_of_cycles_the_share_between_two_looks_is_time() -> None:
 
 
 def test_more_clients_than_are_counted_change_nothing() -> None:
-    use = GraphicsUse(2)
+    use = GraphicsCounters(2)
     use.look([xe(number) for number in range(50)], 0.0)
     use.look([xe(number, 10, 7655183226) for number in range(50)], 1.0)
     assert len(use.worked) == 2

@@ -62,7 +62,7 @@ def _number(text: str) -> int:
     return min(int(words[0]) * _UNITS.get(words[1] if len(words) > 1 else "", 1), _LARGEST)
 
 
-class GraphicsUse:
+class GraphicsCounters:
     """What clients took of graphics devices over many looks, each client once however many descriptors it has."""
 
     def __init__(self, most: int) -> None:

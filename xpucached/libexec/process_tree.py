@@ -10,7 +10,7 @@ import resource
 import time
 from typing import TYPE_CHECKING
 
-from .drm_usage import GraphicsUse, read
+from .drm_usage import GraphicsCounters, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ class ProcessTreeUse:
     def __init__(self, memory: int, disk: int, scratch: str) -> None:
         self.memory, self.disk, self.scratch = memory, disk, scratch
         self.peak = 0
-        self.graphics = GraphicsUse(_CLIENTS)
+        self.graphics = GraphicsCounters(_CLIENTS)
         self._looked = 0.0
         self._free = _free(scratch)
 
