@@ -13,7 +13,7 @@ from xpucached.api.endpoints import Request
 from xpucached.domain import checks
 from xpucached.domain.queries import EntryPage
 from xpucached.printing import plain, safe
-from xpucached.render import diagnosis, disk, entries, host, jobs, models, status, trash, usage, users
+from xpucached.render import diagnosis, disk, entries, host, host_usage, jobs, models, status, trash, usage, users
 from xpucached.render.text import TextStyle, section
 
 T = TypeVar("T")
@@ -165,6 +165,11 @@ _add(looking.GetMetrics, lambda value, _style: value.rstrip("\n"))
 _add(looking.GetDiskUse, disk.disk, lambda value: "\n".join(one.name for one in value.models))
 _add(requests.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
 _add(requests.GetEnv, lambda _value, _style: None, None, lines=_lines)
+_add(
+    host_requests.GetHostOverview,
+    host_usage.host_usage,
+    lambda value: "\n".join(one.user for one in value.users),
+)
 _add(
     host_requests.GetHost,
     users.host_users,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from msgspec.structs import replace
+
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import EntryRef, KindName, ModelName
 from xpucached.domain.overview import Overview, OverviewModel, UnderWay
@@ -26,6 +28,7 @@ from xpucached.domain.usage import (
     Usage,
     WarmthChange,
 )
+from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 
 NOW = datetime(2026, 11, 22, 8, 30, tzinfo=UTC)
 NASTY = "</script><b>\u202eevil\x1b[31m'\"&"
@@ -158,3 +161,38 @@ def make_overview() -> Overview:
         defective=1,
         problems={"not-watched": 1},
     )
+
+
+def make_host_status() -> HostStatus:
+    """Return a host of four users: one is warm, one cold, one has a daemon of their own, one a failed worker."""
+    changed = NOW - timedelta(days=1)
+    warm = UserStatus(
+        "alice",
+        1001,
+        WorkerState.ASLEEP,
+        Verdict.WARM,
+        "Warm: all 2 models are warm for driver 25.40.2",
+        entries=556,
+        allocated=18_767_872,
+        warm=2,
+        models=(LLAMA, WHISPER),
+        seen=NOW - timedelta(minutes=4),
+        looked=NOW - timedelta(minutes=4),
+    )
+    cold = replace(
+        warm,
+        user="bob",
+        uid=1002,
+        state=WorkerState.AWAKE,
+        verdict=Verdict.COLD,
+        sentence="Cold: 1 of 3 models is cold",
+        entries=812,
+        allocated=31_457_280,
+        cold=1,
+        problems=("store-fault",),
+        working=True,
+    )
+    aside = UserStatus("carol", 1003, WorkerState.ASIDE)
+    failed = replace(cold, user="dave", uid=1004, state=WorkerState.FAILED, sentence="it ended", allocated=4096)
+    users = (warm, cold, aside, failed)
+    return HostStatus("0.1.0", NOW - timedelta(days=9), "stamp", changed, (), users, NOW - timedelta(minutes=3), 600.0)

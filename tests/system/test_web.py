@@ -31,7 +31,7 @@ class Daemon:
         self.value = histories.make_overview()
         self.gone = False
 
-    def overview(self) -> bytes:
+    def overview(self, _user: str = "") -> bytes:
         """Return the answer, if it is there."""
         if self.gone:
             raise Unavailable("gone")

@@ -11,12 +11,18 @@ from typing import Final
 
 from xpucached.api import looking, requests
 from xpucached.api.endpoints import Request, Right, endpoint, row
+from xpucached.domain.host_overview import HostOverview
 from xpucached.domain.users import HostStatus, UserSocket
 
 
 @endpoint("GET", "/v1/host")
 class GetHost(Request[HostStatus], frozen=True, kw_only=True):
     """Ask how the host stands, and each user; who is no administrator sees himself."""
+
+
+@endpoint("GET", "/v1/overview")
+class GetHostOverview(Request[HostOverview], frozen=True, kw_only=True):
+    """Ask for all that there is to look at of the host, in one document: which user has what, as last said."""
 
 
 @endpoint("POST", "/v1/wake", right=Right.CHANGE)
@@ -34,6 +40,7 @@ class StepAside(Request[None], frozen=True, kw_only=True):
 WHO: Final[Mapping[type[Request[object]], str]] = {
     requests.GetHello: "all",
     GetHost: "all; without rights only one's own row",
+    GetHostOverview: "the same",
     WakeWorker: "the user, administrators",
     StepAside: "all for themselves",
     requests.Refresh: "administrators",

@@ -23,6 +23,10 @@ _OF_HOST: Final[Mapping[str, Callable[[Output], int]]] = {
     "status": commands_read.host,
     "driver-changed": driver_changed.of_host,
     "metrics": commands_read.host_metrics,
+    "usage": commands_read.host_usage,
+    "top": commands_read.host_top,
+    "report": commands_read.host_report,
+    "web": commands_read.host_web,
     "version": commands_read.version,
 }
 """What is asked of the host's daemon itself, and of all users' workers."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import __version__, answers, codec
 from xpucached.api import host_requests, looking, requests
-from xpucached.cli import everyone, following, listing, narrowing, running, waiting
+from xpucached.cli import connect, everyone, following, listing, narrowing, running, waiting
 from xpucached.domain import checks
 from xpucached.errors import RequestError, RunFailed, Unavailable
 from xpucached.kinds.variables import KNOWN
@@ -116,6 +116,34 @@ def host_metrics(output: Output) -> int:
 
     output.tell(answer, write)
     return 0
+
+
+def host_usage(output: Output) -> int:
+    """Print which user has which bytes."""
+    if output.options.days or output.options.warmth:
+        raise connect.whose("usage --days" if output.options.days else "usage --warmth")
+    return output.show(host_requests.GetHostOverview())
+
+
+def host_top(output: Output) -> int:
+    """Show how the users of the host stand, live."""
+    from xpucached.cli import top  # noqa: PLC0415 - no other command has the terminal for itself
+
+    return top.of_host(output)
+
+
+def host_report(output: Output) -> int:
+    """Write the host's page."""
+    from xpucached.cli import report  # noqa: PLC0415 - seldom needed, and slow to load
+
+    return report.of_host(output)
+
+
+def host_web(output: Output) -> int:
+    """Serve the host's page, and each user's."""
+    from xpucached.cli import web  # noqa: PLC0415 - seldom needed, and slow to load
+
+    return web.of_host(output)
 
 
 def _report(output: Output) -> int:

@@ -42,7 +42,7 @@ _PATHS = {
 }
 """What is asked for each command; braces are a name."""
 
-_OF_HOST = {"status": "/v1/host", "version": "/v1"}
+_OF_HOST = {"status": "/v1/host", "usage": "/v1/overview", "version": "/v1"}
 """The same, of the host's daemon."""
 
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color", "--no-trunc", "--utc"})

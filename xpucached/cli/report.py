@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached import codec
-from xpucached.api import looking
+from xpucached.api import host_requests, looking
 from xpucached.cli import page
 from xpucached.domain.names import ModelName
 from xpucached.errors import Conflict
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xpucached.cli.output import Output
+    from xpucached.domain.host_overview import HostOverview
     from xpucached.domain.overview import Overview
+    from xpucached.messages import Json
 
 _HIDDEN: Final = "(hidden)"
 
@@ -33,7 +35,16 @@ def part(name: str) -> str:
 def report(output: Output) -> int:
     """Write the page with what the daemon says now; gives the exit status."""
     answer = output.client.call(looking.GetOverview())
-    data = codec.to_json(anonymous(answer.value)) if output.options.redact else answer.data
+    return _put(output, codec.to_json(anonymous(answer.value)) if output.options.redact else answer.data)
+
+
+def of_host(output: Output) -> int:
+    """Write the page with what the host's daemon says of all users; gives the exit status."""
+    answer = output.client.call(host_requests.GetHostOverview())
+    return _put(output, codec.to_json(anonymous_host(answer.value)) if output.options.redact else answer.data)
+
+
+def _put(output: Output, data: Json) -> int:
     text = page.report(codec.dumps(data).decode("ascii"), part("page.js"), part("page.css"))
     path: Path = output.options.html
     _write(path, text)
@@ -69,6 +80,15 @@ def anonymous(value: Overview) -> Overview:
         return ModelName(names.setdefault(name, f"model-{len(names) + 1}"))
 
     return _renamed(value, called)
+
+
+def anonymous_host(value: HostOverview) -> HostOverview:
+    """Return a host's overview without the names of host, users and models."""
+    users = tuple(
+        replace(one, user=f"user-{number}", sentence=one.verdict or one.state)
+        for number, one in enumerate(value.users, 1)
+    )
+    return replace(value, host=_HIDDEN, sentence=value.verdict, users=users)
 
 
 def _renamed(value: Overview, called: Callable[[ModelName], ModelName]) -> Overview:

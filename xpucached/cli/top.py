@@ -15,24 +15,32 @@ import threading
 import tty
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
-from xpucached.api import looking
+from xpucached.api import host_requests, looking
 from xpucached.cli import connect, hints
-from xpucached.errors import XpucachedError
+from xpucached.domain.host_overview import HostOverview
+from xpucached.domain.overview import Overview
+from xpucached.errors import Denied, XpucachedError
+from xpucached.render import host_usage
 from xpucached.render import top as picture
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from xpucached.api.client import Client
+    from xpucached.api.endpoints import Request
     from xpucached.cli.output import Output
-    from xpucached.domain.overview import Overview
+
+V = TypeVar("V", Overview, HostOverview)
 
 _EVERY: Final = 2.0
-"""Seconds between two questions."""
+"""Seconds between two questions while something is under way, and where nobody tells what happens."""
+_WAIT: Final = 20.0
+"""Seconds after which it is asked anew though nothing happened and nothing is under way."""
 _TURN: Final = 0.5
 """Seconds after which the size of the terminal is looked at again."""
 
@@ -40,12 +48,26 @@ _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # another screen, no cursor, no 
 _LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
-class _Asking:
-    """Asks the daemon again and again, in a thread: one that does not answer keeps no key waiting."""
+class _Picture(Generic[V]):
+    """What is asked for and how it is drawn."""
 
-    def __init__(self, output: Output, first: Overview) -> None:
+    def __init__(self, request: Request[V], draw: Callable[..., list[str]], busy: Callable[[V], bool] | None) -> None:
+        """``busy`` says whether something is under way; None: whoever is asked does not tell what happens."""
+        self.request: Request[V] = request
+        self.draw = draw
+        self.busy: Callable[[V], bool] | None = busy
+
+
+class _Asking(Generic[V]):
+    """Asks the daemon when something happened, in a thread: one that does not answer keeps no key waiting."""
+
+    def __init__(self, output: Output, picture: _Picture[V], first: V) -> None:
         self._output = output
-        self.value, self.complaint = first, ""
+        self._picture: _Picture[V] = picture
+        self._busy: Callable[[V], bool] | None = picture.busy
+        self._last = 0
+        self.value: V = first
+        self.complaint = ""
         self.ears, self._mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._ended = threading.Event()
         threading.Thread(target=self._ask, name="top", daemon=True).start()
@@ -60,7 +82,8 @@ class _Asking:
                 # A connection each, so that a daemon that was started again is found.
                 client, _ = connect.reach(self._output.options)
                 with client:
-                    self.value, self.complaint = client.call(looking.GetOverview()).value, ""
+                    self._wait(client)
+                    self.value, self.complaint = client.call(self._picture.request).value, ""
             except (XpucachedError, OSError) as error:
                 self.complaint = error.message if isinstance(error, XpucachedError) else str(error)
             try:
@@ -68,29 +91,54 @@ class _Asking:
             except BlockingIOError:
                 continue  # enough words wait there
 
+    def _wait(self, client: Client) -> None:
+        """Return when something happened since the last time, at the latest after a while.
+
+        Of the progress of what is under way no event tells: meanwhile there is nothing to wait for.
+        """
+        if self._busy is None or self.complaint:
+            return
+        wait = _WAIT if self._last and not self._busy(self.value) else 0.0
+        try:
+            found = client.call(looking.ListEvents(since=self._last, wait=wait)).value
+        except Denied:
+            # An administrator hears of nobody's events.
+            self._busy = None
+            return
+        self._last = max((one.id for one in found), default=self._last)
+
 
 def top(output: Output) -> int:
     """Show how the host stands until q is pressed, or once where nobody can press it; gives the exit status."""
-    answer = output.client.call(looking.GetOverview())
+    return _live(output, _Picture(looking.GetOverview(), picture.lines, lambda value: bool(value.under_way)))
+
+
+def of_host(output: Output) -> int:
+    """Show how all users of the host stand, as `top` does."""
+    return _live(output, _Picture(host_requests.GetHostOverview(), host_usage.host_lines, None))
+
+
+def _live(output: Output, shown: _Picture[V]) -> int:
+    answer = output.client.call(shown.request)
     live = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     live = live and os.environ.get("TERM", "dumb") not in {"", "dumb"}
     if output.options.once or output.json or output.quiet or not live:
-        output.tell(answer, _once, lambda value: value.verdict)
+        output.tell(answer, lambda value, style: "\n".join(shown.draw(value, style, height=None)), _verdict)
         return 0
-    asking = _Asking(output, answer.value)
+    asking = _Asking(output, shown, answer.value)
     try:
         with _terminal():
-            _show(output, asking)
+            _show(output, shown.draw, asking)
     finally:
         asking.end()
     return 0
 
 
-def _once(value: Overview, style: TextStyle) -> str:
-    return "\n".join(picture.lines(value, style, height=None))
+def _verdict(value: Overview | HostOverview) -> str:
+    return value.verdict
 
 
-def _show(output: Output, asking: _Asking) -> None:
+def _show(output: Output, draw: Callable[..., list[str]], asking: _Asking[V]) -> None:
     order, last, size = picture.Order.STATE, list[str](), (0, 0)
     keyboard = sys.stdin.fileno()
     while True:
@@ -101,7 +149,7 @@ def _show(output: Output, asking: _Asking) -> None:
         value = replace(value, sentence=aimed)
         if complaint:
             complaint = f"no answer; shown is {value.at:%H:%M:%S} UTC: {complaint}"
-        lines = picture.lines(value, style, height=max(1, height), order=order, complaint=complaint)
+        lines = draw(value, style, height=max(1, height), order=order, complaint=complaint)
         if lines != last or size != (width, height):
             body = "".join(f"\x1b[{row};1H\x1b[2K{line}" for row, line in enumerate(lines, 1))
             _write(f"{body}\x1b[J" if len(lines) < height else body)

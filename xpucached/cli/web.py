@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import re
 import secrets
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from xpucached import codec
-from xpucached.api import looking
+from xpucached.api import host_requests, looking
 from xpucached.api.endpoints import VERSION
 from xpucached.cli import connect
 from xpucached.cli.report import part
 from xpucached.errors import XpucachedError
+from xpucached.printing import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xpucached.api.client import Client
+    from xpucached.api.endpoints import Request
     from xpucached.cli.output import Output
 
-    Overviews = Callable[[], bytes]
+    Overviews = Callable[[str], bytes]
+    """Give the overview of a user, or where none is named that of who was asked."""
 
 _SHELL: Final = (
     '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -50,6 +56,7 @@ _PATIENCE: Final = 10.0
 """Seconds that a client may take for its request."""
 _AT_ONCE: Final = 16
 _MOMENT: Final = 0.5
+_PATH: Final = re.compile(r"/v1/(?:users/(?P<user>[\w.~%-]{1,200})/)?overview", re.ASCII)
 
 
 class PageServer(ThreadingHTTPServer):
@@ -57,8 +64,10 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, overview: Overviews) -> None:
+    def __init__(self, overview: Overviews, *, users: bool = False) -> None:
+        """``users`` says whether each user's page is served, too."""
         super().__init__(("127.0.0.1", 0), _PageHandler)
+        self.users = users
         self.token = secrets.token_urlsafe(32)
         self.overview = overview
         self.files = {
@@ -136,12 +145,13 @@ class _PageHandler(BaseHTTPRequestHandler):
         given = heads.get("Authorization", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, f"Bearer {server.token}".encode()):
             return self._answer(401, b"a token is needed: open the address that xpucachectl web printed\n")
-        if self.path != "/v1/overview":
+        asked = _PATH.fullmatch(self.path)
+        if asked is None or (asked["user"] and not server.users):
             return self._answer(404, b"there is nothing here\n")
         try:
-            return self._answer(200, server.overview(), "application/json")
-        except XpucachedError:
-            return self._answer(503, b"the daemon does not answer\n")
+            return self._answer(200, server.overview(unquote(asked["user"] or "")), "application/json")
+        except XpucachedError as error:
+            return self._answer(503, plain(error.message).encode("ascii", "backslashreplace"))
 
     def _answer(self, status: int, body: bytes, media: str = "text/plain") -> None:
         self.send_response(status)
@@ -156,20 +166,42 @@ def web(output: Output) -> int:
     """Serve the page until Ctrl-C, or until so many seconds are over; gives the exit status."""
     options, lock = output.options, threading.Lock()
 
-    def overview() -> bytes:
+    def overview(_user: str) -> bytes:
         # A connection each, so that a daemon that was started again is found; one at a time, for all share an answer.
         with lock:
             client, _ = connect.reach(options)
-            with client:
-                return codec.dumps({"api": VERSION, "data": client.call(looking.GetOverview()).data})
+            return _asked(client, looking.GetOverview())
 
-    overview()  # who cannot be asked is told of before anybody opens a page
-    server = PageServer(overview)
+    return _serve(output, overview)
+
+
+def of_host(output: Output) -> int:
+    """Serve the page of the host and those of its users, as `web` does."""
+    options, lock = output.options, threading.Lock()
+
+    def overview(user: str) -> bytes:
+        with lock:
+            if user:
+                return _asked(connect.of_user(user), looking.GetOverview())
+            client, _ = connect.reach(options)
+            return _asked(client, host_requests.GetHostOverview())
+
+    return _serve(output, overview, users=True)
+
+
+def _asked(client: Client, request: Request[object]) -> bytes:
+    with client:
+        return codec.dumps({"api": VERSION, "data": client.call(request).data})
+
+
+def _serve(output: Output, overview: Overviews, *, users: bool = False) -> int:
+    overview("")  # who cannot be asked is told of before anybody opens a page
+    server = PageServer(overview, users=users)
     serving = threading.Thread(target=server.serve_forever, name="web", daemon=True)
     serving.start()
     try:
         print(server.address, flush=True)
-        serving.join(options.for_)
+        serving.join(output.options.for_)
     finally:
         server.shutdown()
         server.server_close()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, cast
 
 from msgspec.structs import replace
@@ -17,9 +19,10 @@ from starlette.routing import Match, Route
 from xpucached import codec
 from xpucached.api import endpoints, host_requests, requests
 from xpucached.api.endpoints import VERSION, Endpoint
+from xpucached.domain.host_overview import host_overview
 from xpucached.errors import Denied, NotFound, XpucachedError
 from xpucached.messages import Json
-from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, respond, written
+from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, respond, tagged, written
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.public_thread import here
 
@@ -118,6 +121,8 @@ class HostRoutes(HttpApplication):
         # Where the worker would have it is not where it can be found here.
         row = replace(row, location=None) if user else row
         value = await done(row, request, self._run(call))
+        if isinstance(asked, host_requests.GetHostOverview) and "text/plain" not in request.headers.get("accept", ""):
+            return tagged(row, value, request)
         return written(row, codec.to_json(value)) if user else respond(row, value, request)
 
     def _trusts(self, peer: Peer) -> bool:
@@ -148,6 +153,9 @@ class HostRoutes(HttpApplication):
                 return requests.Hello(VERSION, self._version, _FEATURES)
             case host_requests.GetHost():
                 return host_daemon.status(None if self._trusts(peer) else peer.uid)
+            case host_requests.GetHostOverview():
+                status = host_daemon.status(None if self._trusts(peer) else peer.uid)
+                return host_overview(status, socket.gethostname(), datetime.now(UTC))
             case host_requests.WakeWorker():
                 uid = host_daemon.find(None, peer.uid) if asked.user is None else self._find(asked.user, peer)
                 return await host_daemon.wake(uid)

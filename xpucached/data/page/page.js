@@ -94,11 +94,8 @@ const ribbons = (d) => {
 const upgrade = (d) => {
   const one = d.upgrades[0];
   if (!one) return none('No change of the driver was seen.');
-  const spent = one.replay_seconds + one.run_seconds;
-  const most = Math.max(spent, one.spared_seconds, 1e-9);
-  const warm = one.warm_at ? `All were warm again after ${secs((new Date(one.warm_at) - new Date(one.at)) / 1000)}.`
-    : one.cooled ? 'They are not all warm again.' : 'No model was seen to cool.';
-  return [el('p', {}, `${when(one.at)}: ${one.vanished.join(', ') || 'nothing'} → ${one.appeared.join(', ') || 'nothing'}. ${one.cooled} models cooled. ${warm}`),
+  const most = Math.max(spent(one), one.spared_seconds, 1e-9);
+  return [el('p', {}, `${when(one.at)}: ${one.vanished.join(', ') || 'nothing'} → ${one.appeared.join(', ') || 'nothing'}. ${one.cooled ? `${one.cooled} models cooled: ` : ''}${cooled(one)}.`),
     bar(`Spent by us: ${secs(one.replay_seconds)} on ${one.rebuilt} entries, ${secs(one.run_seconds)} in ${one.runs} runs`,
       [['a', one.replay_seconds], ['b', one.run_seconds]], most),
     bar(`Programs need not spend: ${secs(one.spared_seconds)}`, [['ok', one.spared_seconds]], most),
@@ -130,16 +127,18 @@ const drivers = (d) => {
       some.map((one) => [name(one), number(one.entries), bytes(one.allocated), about(one.seconds, one.measured)]))];
 };
 
+const WHY = { defective: 'damaged', 'superseded-driver': 'for an older driver', 'never-installed': 'for a driver that never came', 'device-gone': 'for a device that is gone',
+  unused: 'not used for long', 'over-budget': 'over the quota', 'low-space': 'the disk is nearly full' };
 const eviction = (d) => (d.evictable.entries
   ? table(`${d.evictable.entries} entries, ${bytes(d.evictable.frees)}`, [['Reason'], ['Entries', 1], ['On disk', 1], ['To compile again', 1]],
-    d.evictable.reasons.map((one) => [one.reason, number(one.entries), bytes(one.allocated), about(one.seconds, one.measured)]))
+    d.evictable.reasons.map((one) => [reason(one), number(one.entries), bytes(one.allocated), about(one.seconds, one.measured)]))
   : none('Nothing.'));
 
 const days = (d) => {
   const some = d.days;
   if (!some.length) return none('No day was noted yet.');
-  const spent = (one) => one.replay_seconds + one.prewarm_seconds;
-  const most = Math.max(1, ...some.map((one) => Math.max(one.avoided_seconds ?? 0, one.spared_seconds, spent(one))));
+  const ours = (one) => one.replay_seconds + one.prewarm_seconds;
+  const most = Math.max(1, ...some.map((one) => Math.max(one.avoided_seconds ?? 0, one.spared_seconds, ours(one))));
   const step = (wide - 60) / some.length;
   const column = (x, place, value, tone) => {
     const high = value > 0 ? Math.max(1, 100 * value / most) : 0;
@@ -148,19 +147,19 @@ const days = (d) => {
   const bars = some.flatMap((one, at) => {
     const x = 50 + at * step;
     return [missing(one.avoided_seconds) ? word(x + step * 0.14, 107, '?', 'middle') : column(x, 0, one.avoided_seconds, 'ok'),
-      column(x, 0.3, one.spared_seconds, 'a'), column(x, 0.6, spent(one), 'warn')];
+      column(x, 0.3, one.spared_seconds, 'a'), column(x, 0.6, ours(one), 'warn')];
   });
   const known = some.filter((one) => !missing(one.avoided_seconds));
   const sum = known.reduce((total, one) => total + one.avoided_seconds, 0);
   const mark = known.some((one) => one.estimated_seconds) ? '~' : '';
   const told = known.length ? `${mark}${secs(sum)} of compiling avoided in ${known.length} watched days of ${some.length}` : 'Nobody watches what programs load (watch.loads), so what was avoided is unknown';
-  return [el('p', {}, `${told}; ${secs(d.saved.spared_month)} spared by replay in 30 days. These are two figures: their sum means nothing.`),
+  return [el('p', {}, `${told}; ${secs(d.saved.spared_month)} spared by replay in 30 days. Their sum means nothing.`),
     picture(`${told}; the table below has each day`, wide, 128, sv('line', { x1: 48, x2: wide - 4, y1: 110.5, y2: 110.5, class: 'axis' }), ...bars,
       word(44, 14, secs(most), 'end'), word(44, 112, '0', 'end'), word(50, 125, some[0].day), some.length > 1 ? word(wide - 6, 125, some.at(-1).day, 'end') : null),
     legend(['ok', 'avoided: loads that were seen'], ['a', 'spared: replay, for models'], ['warn', 'spent by us']),
     numbers('By day', [['Day'], ['Loads', 1], ['Avoided', 1], ['Spared', 1], ['Spent', 1], ['Replayed', 1], ['Prewarmed', 1], ['By programs', 1], ['Freed', 1], ['On disk', 1]],
       some.map((one) => [one.day, number(one.loads), missing(one.avoided_seconds) ? UNKNOWN : about(one.avoided_seconds, one.avoided_seconds - one.estimated_seconds),
-        secs(one.spared_seconds), secs(spent(one)), number(one.replayed), number(one.prewarmed), number(one.compiled), bytes(one.freed), bytes(one.allocated)]))];
+        secs(one.spared_seconds), secs(ours(one)), number(one.replayed), number(one.prewarmed), number(one.compiled), bytes(one.freed), bytes(one.allocated)]))];
 };
 
 const SOURCES = { rebuild: 'measured', run: 'share of a run', estimate: 'estimated' };
@@ -185,15 +184,65 @@ const PARTS = [
   ['What is compiling right now?', now],
 ];
 
+// What is asked first, in a few words each.
+const most = (some, size) => [...some].sort((a, b) => size(b) - size(a))[0];
+const reason = (one) => WHY[one.reason] ?? one.reason;
+const spent = (one) => one.replay_seconds + one.run_seconds;
+const cooled = (one) => (one.warm_at ? `warm again after ${secs((new Date(one.warm_at) - new Date(one.at)) / 1000)}` : one.cooled ? 'not all warm again' : 'no model cooled');
+const glance = (d) => {
+  const warm = d.models.filter((one) => one.warmth === 'warm').length;
+  const largest = most(d.usage.models, (one) => one.own.allocated + one.shared.allocated);
+  const next = most(d.evictable.reasons, (one) => one.allocated);
+  const working = d.under_way[0];
+  const last = d.upgrades[0];
+  return [
+    d.verdict === 'warm' ? ['Warm since', when(d.since)] : ['State', `${d.verdict}; ${warm} of ${d.models.length} models are warm`],
+    ['Last driver upgrade', last ? `${secs(spent(last))} spent, ${secs(last.spared_seconds)} spared; ${cooled(last)}` : 'none was seen'],
+    ['Most bytes', largest ? `${largest.model}: ${bytes(largest.own.allocated + largest.shared.allocated)}` : 'no models'],
+    ['Goes next', next ? `${bytes(d.evictable.frees)}: ${reason(next)}` : 'nothing'],
+    ['Saved in 30 days', `${missing(d.saved.avoided_month) ? UNKNOWN : (d.saved.estimated ? '~' : '') + secs(d.saved.avoided_month)} avoided by loads; ${secs(d.saved.spared_month)} spared by replay`],
+    ['Right now', working ? `${working.what}${working.total ? `, ${working.done}/${working.total}` : ''}${d.under_way.length > 1 ? ` and ${d.under_way.length - 1} more` : ''}` : 'nothing compiles'],
+  ];
+};
+
+// A host: which user has what. Where one may look at a user's page, the name leads there.
+let choose = false;
+let user = '';
+const choice = (name, text) => (choose ? el('button', { type: 'button', 'data-user': name }, text) : text);
+const told = (d) => d.users.filter((one) => !missing(one.allocated));
+const hostGlance = (d) => {
+  const known = told(d);
+  const sum = (key) => known.reduce((total, one) => total + one[key], 0);
+  return [
+    ['Models', `${sum('warm')} of ${sum('warm') + sum('cold')} are warm`],
+    ['Most bytes', known.length ? `${known[0].user}: ${bytes(known[0].allocated)}` : UNKNOWN],
+    ['Users', `${d.users.length}${d.unknown ? `; of ${d.unknown} nothing is known` : ''}`],
+    ['Driver changed', d.changed ? when(d.changed) : 'no change was seen'],
+  ];
+};
+const shares = (d) => {
+  const known = told(d);
+  return known.slice(0, 40).map((one) => bar(`${one.user}: ${one.entries} entries, ${bytes(one.allocated)}`, [['a', one.allocated]], Math.max(1, known[0].allocated)));
+};
+const people = (d) => (d.users.length
+  ? table('Each user, as their worker last said', [['User'], ['State'], ['Warm', 1], ['Cold', 1], ['Failed', 1], ['Entries', 1], ['On disk', 1], ['Last said'], ['What']],
+    d.users.map((one) => [choice(one.user, one.user), one.verdict ?? one.state, number(one.warm), number(one.cold), number(one.failed), number(one.entries), bytes(one.allocated),
+      one.seen ? when(one.seen) : 'never', [one.sentence, one.problems.join(', ')].filter(Boolean).join('; ')]))
+  : none('There are no users.'));
+const HOST = [['How does each user stand?', people], ['Which user owns which bytes?', shares]];
+
 const of = (node) => node.closest('section').getAttribute('aria-labelledby');
 export const draw = (root, d) => {
-  wide = Math.max(250, Math.min(1000, root.clientWidth - 70));
-  const since = d.since ? `so since ${when(d.since)}, ` : '';
-  const body = [el('h1', { class: `v-${d.verdict}` }, d.sentence),
-    el('p', { class: 'dim' }, `${d.host} · ${since}looked at ${when(d.at)} · ${d.usage.total.entries} entries, ${bytes(d.usage.total.allocated)}${d.defective ? `, ${d.defective} defective` : ''}`)];
+  const width = root.clientWidth - 32;
+  wide = Math.max(240, Math.min(1000, (width > 1400 ? width / 2 - 8 : width) - 36));
+  const total = d.users ? d : d.usage.total;
+  const body = [user ? el('p', {}, choice('', '← All users'), ` ${user}`) : null,
+    el('h1', { class: `v-${d.verdict}`, tabindex: '-1' }, d.sentence),
+    el('p', { class: 'dim' }, `${d.host} · looked at ${when(d.at)} · ${total.entries} entries, ${bytes(total.allocated)}${d.defective ? `, ${d.defective} defective` : ''}`)].filter(Boolean);
   const problems = Object.entries(d.problems);
   if (problems.length) body.push(el('p', {}, `Problems: ${problems.map(([code, count]) => (count > 1 ? `${code} (${count})` : code)).join(', ')}; xpucachectl status says more.`));
-  PARTS.forEach(([title, make], at) => body.push(el('section', { 'aria-labelledby': `s${at}` }, el('h2', { id: `s${at}` }, title), make(d))));
+  body.push(el('dl', {}, (d.users ? hostGlance : glance)(d).map(([head, text]) => el('div', {}, el('dt', {}, head), el('dd', {}, text)))));
+  (d.users ? HOST : PARTS).forEach(([title, make], at) => body.push(el('section', { 'aria-labelledby': `s${at}` }, el('h2', { id: `s${at}` }, title), make(d))));
   const open = new Set([...root.querySelectorAll('details[open]')].map(of));
   const focused = document.activeElement?.closest?.('details') ? of(document.activeElement) : null;
   root.replaceChildren(...body);
@@ -203,13 +252,14 @@ export const draw = (root, d) => {
 
 // The sources: each gives the whole document.
 export const embedded = async () => JSON.parse(document.getElementById('data').textContent);
-export const bearer = async () => {
+const path = (of) => `v1/${of ? `users/${encodeURIComponent(of)}/` : ''}overview`;
+export const bearer = async (of) => {
   if (location.hash.length > 1) {
     sessionStorage.setItem('token', location.hash.slice(1));
     history.replaceState(null, '', location.pathname);
   }
-  const answer = await fetch('v1/overview', { headers: { Authorization: `Bearer ${sessionStorage.getItem('token') ?? ''}` }, cache: 'no-store' });
-  if (!answer.ok) throw new Error(answer.status === 401 ? 'Open the address that xpucachectl web printed.' : `The daemon does not answer (${answer.status}).`);
+  const answer = await fetch(path(of), { headers: { Authorization: `Bearer ${sessionStorage.getItem('token') ?? ''}` }, cache: 'no-store' });
+  if (!answer.ok) throw new Error(answer.status === 401 ? 'Open the address that xpucachectl web printed.' : (await answer.text()) || 'The daemon does not answer.');
   return (await answer.json()).data;
 };
 
@@ -217,19 +267,35 @@ export const main = async (source, every = 0) => {
   const root = document.getElementById('root');
   let shown = null;
   let last = '';
+  let wake = () => {};
+  choose = every > 0;
   const show = () => shown && draw(root, shown);
   addEventListener('resize', show);
-  for (;;) {
+  root.addEventListener('click', (event) => {
+    const one = event.target.closest('[data-user]');
+    if (!one) return;
+    user = one.dataset.user;
+    wake();
+  });
+  for (let asked = user; ; asked = user) {
     try {
-      const next = await source();
-      const text = JSON.stringify({ ...next, at: '' });
+      const next = document.hidden && shown ? shown : await source(asked);
+      if (asked !== user) continue;
+      const text = asked + JSON.stringify({ ...next, at: '' });
       root.querySelector('.lost')?.remove();
-      if (text !== last) { shown = next; last = text; show(); }
+      if (text !== last) {
+        const other = shown && !shown.users !== !next.users;
+        shown = next;
+        last = text;
+        show();
+        if (other) root.querySelector('h1').focus();
+      }
     } catch (error) {
       root.querySelector('.lost')?.remove();
-      root.prepend(el('p', { role: 'alert', class: 'lost' }, String(error.message ?? error)));
+      root.prepend(el('p', { role: 'alert', class: 'lost' }, `${asked ? `${asked}: ` : ''}${error.message ?? error}`));
+      if (asked && shown?.users) user = '';
     }
     if (!every) return;
-    await new Promise((go) => { setTimeout(go, every); });
+    await new Promise((go) => { wake = go; setTimeout(go, every); });
   }
 };
