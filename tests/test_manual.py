@@ -16,16 +16,16 @@ import manual
 import pytest
 
 from tests import REPOSITORY
-from tests.support import daemons
+from tests.support import api_stub, daemons
 from tests.test_docs import family
-from xpucached.cli import arguments
+from xpucached.cli import arguments, quick
 from xpucached.daemon import main
 from xpucached.domain.models import Outcome
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import EntryState
 from xpucached.errors import XpucachedError
-from xpucached.settings import model_files
+from xpucached.settings import loading, model_files
 from xpucached.settings.keys import keys
 
 if TYPE_CHECKING:
@@ -92,6 +92,28 @@ def test_what_is_written_is_the_same_each_time(made: Path, tmp_path: Path) -> No
 
     assert contents(tmp_path) == contents(made)
     assert len(contents(made)) == len(manual.PAGES) + 2 * len(manual.COMPLETIONS) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("xpucached.8", "xpucached --user"),
+        ("xpucachectl.1", "xpucachectl replay --dry-run"),
+        ("xpucached.toml.5", 'max_bytes = "20GiB"'),
+        ("xpucached-models.5", 'command = ["/opt/app/venv/bin/python", "/opt/app/infer.py", "--once"]'),
+    ],
+)
+def test_every_page_has_examples(made: Path, name: str, line: str) -> None:
+    text = shown(made / "man" / name)
+    there = text.partition("\nEXAMPLES\n")[2].partition("\nSEE ALSO\n")[0]
+    assert line in [one.strip() for one in there.splitlines()]
+
+
+def test_the_example_of_a_configuration_is_one(made: Path, tmp_path: Path) -> None:
+    text = shown(made / "man" / "xpucached.toml.5").partition("\nEXAMPLES\n")[2].partition("\nSEE ALSO\n")[0]
+    (tmp_path / "xpucached.toml").write_text("\n".join(line.strip() for line in text.splitlines()))
+    found = loading.load(tmp_path / "xpucached.toml", user=False, environ={})
+    assert (found.policy.max_bytes, found.schedule.evict) == (20 << 30, False)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +237,34 @@ def test_bash_offers_the_models_that_the_daemon_knows(made: Path, home: Path, sh
 
         assert completed(made, "xpucachectl prewarm ll", environ) == {"llama-7b", "llama-70b"}
         assert completed(made, "xpucachectl model show r", environ) == {"resnet"}
+
+
+def test_what_only_the_daemon_knows_is_offered_and_asked_for_in_the_quick_way(
+    made: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = short_dir / "bin"
+    programs.mkdir()
+    (programs / "xpucachectl").symlink_to(Path(sys.executable).with_name("xpucachectl"))
+    with api_stub.running(short_dir) as one:
+        monkeypatch.setenv("XPUCACHED_SOCKET", str(one.path))
+        environ = {**os.environ, "PATH": f"{programs}:/usr/bin:/bin"}
+        for line, offered in (
+            ("xpucachectl ls --driver 2", {"25.18.33578", "26.1"}),
+            ("xpucachectl ls --driver c", {"current"}),
+            ("xpucachectl ls --arch b", {"bmg-g21"}),
+            ("xpucachectl replay --device b", {"bmg-g21"}),
+            ("xpucachectl verify /var", {"/var/cache/xpucached/sycl"}),
+            ("xpucachectl model list r", {"resnet"}),
+            ("xpucachectl trash restore 0", {str(api_stub.TRASHED)}),
+            ("xpucachectl --of roo", {"root"}),
+        ):
+            assert completed(made, line, environ) == offered, line
+        # Nothing is loaded for it but what looks: a tenth of a second is felt.
+        for kind in ({**manual._ASKED, "trash": manual._IN_TRASH}).values():
+            program, *words = kind["fish"].strip("()").partition(" 2>")[0].removeprefix("echo current; ").split()
+            if program == "xpucachectl" and "--limit" not in words:
+                assert quick.answer(words) == 0, words
+        capsys.readouterr()
 
 
 @pytest.mark.parametrize(("shell", "package"), [("zsh", "zsh"), ("fish", "fish")])

@@ -31,7 +31,7 @@ from myst_parser.parsers.docutils_ import Parser
 from xpucached import __version__
 from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import Endpoint, Request
-from xpucached.cli import arguments
+from xpucached.cli import arguments, examples
 from xpucached.daemon import main as daemon
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
@@ -193,6 +193,7 @@ def pages() -> dict[str, str]:
                 "Files": files,
                 "Environment": section(manual, "Variables of the daemon"),
                 "Problems": section(manual, "Problems"),
+                "Examples": _listing("xpucached --user", "xpucached --check --config xpucached.toml"),
                 "Exit status": errors,
                 "See also": _ALSO.format("xpucachectl(1), xpucached.toml(5), xpucached-models(5), systemd(1)"),
             },
@@ -206,6 +207,7 @@ def pages() -> dict[str, str]:
                 "Environment": section(manual, "Variables of the client"),
                 "Files": files,
                 "Exit status": errors + "\n" + section(manual, "What commands end with"),
+                "Examples": _listing(*(line for lines in examples.EXAMPLES.values() for line in lines)),
                 "See also": _ALSO.format("xpucached(8), xpucached.toml(5), xpucached-models(5)"),
             },
         ),
@@ -217,6 +219,7 @@ def pages() -> dict[str, str]:
                 "Where it is read from": section(settings, "Where it is read from"),
                 "How it is written": section(settings, "How it is written"),
                 **{title: section(settings, title) for title in chapters},
+                "Examples": _listing("[policy]", 'max_bytes = "20GiB"', "[schedule]", "evict = false"),
                 "See also": _ALSO.format("xpucached(8), xpucachectl(1), xpucached-models(5)"),
             },
         ),
@@ -227,10 +230,21 @@ def pages() -> dict[str, str]:
             {
                 "Model files": section(settings, "Model files"),
                 **{title: section(models, title) for title in _ABOUT_MODELS},
+                "Examples": _fenced(section(settings, "Model files")),
                 "See also": _ALSO.format("xpucached(8), xpucachectl(1), xpucached.toml(5)"),
             },
         ),
     }
+
+
+def _listing(*lines: str) -> str:
+    """Return lines that are shown as they are."""
+    return "\n".join(("```", *lines, "```\n"))
+
+
+def _fenced(text: str) -> str:
+    """Return the first piece of a text that is shown as it is."""
+    return _listing(*text.partition("```toml\n")[2].partition("\n```")[0].splitlines())
 
 
 _ALSO: Final = "{}\n\nThe whole manual is in `/usr/share/doc/xpucached` or in `docs` of the sources.\n"
@@ -263,9 +277,8 @@ def _below(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 # -- completions ----------------------------------------------------------------------------------------------------
 
 _FILES: Final = frozenset({"config", "cache", "inputs", "python", "socket", "target"})
-_FOLDERS: Final = frozenset({"directory", "driver_cache", "driver_root", "into", "root", "store", "stores"})
+_FOLDERS: Final = frozenset({"directory", "driver_cache", "driver_root", "into", "root"})
 _WORDS: Final = {
-    "driver": ["current"],
     "defect": [one.code for one in defects()],
     "precision": [*PRECISIONS],
     "reason": [*map(str, EvictReason)],
@@ -273,7 +286,20 @@ _WORDS: Final = {
 }
 # What only the daemon knows is asked of it; without one nothing is offered.
 _MODELS: Final = shtab.cmd("xpucachectl -q model list 2>/dev/null")
+_STORES: Final = shtab.cmd("xpucachectl -q stores 2>/dev/null")
+
+
+def _of_devices(key: str, first: str = "") -> dict[str, str]:
+    """Return what offers all values of a key in what is known of devices; JSON is asked for, as that is quickest."""
+    values = f"grep -o .{key}.:.[^,}}]* | cut -d: -f2- | tr -d \\\\042 | sort -u"
+    return shtab.cmd(f"{first}xpucachectl --json devices 2>/dev/null | {values}")
+
+
 _ASKED: Final = {
+    "architecture": _of_devices("architecture"),
+    "driver": _of_devices("toolchain", "echo current; "),
+    "store": _STORES,
+    "stores": _STORES,
     "cancel": shtab.cmd("xpucachectl -q jobs 2>/dev/null"),
     "id": shtab.cmd("xpucachectl -q jobs 2>/dev/null"),
     "model": _MODELS,
@@ -284,6 +310,7 @@ _ASKED: Final = {
     "refs": shtab.cmd("xpucachectl -q ls --limit 1000 2>/dev/null"),
 }
 _IN_TRASH: Final = shtab.cmd("xpucachectl -q trash list 2>/dev/null")
+_LISTED: Final = {"model list": _MODELS, "stores": _STORES, "trash list": _IN_TRASH}
 
 
 def completions(shell: str) -> dict[str, str]:
@@ -306,6 +333,12 @@ def _offer(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
         action.complete = shtab.FILE  # type: ignore[attr-defined]  # how shtab is told
     elif action.dest in _FOLDERS:
         action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # the same
+    elif action.metavar == "GPU":
+        action.complete = _ASKED["architecture"]  # type: ignore[attr-defined]  # the same
+    elif action.dest == "store" and parser.prog.endswith(" model add"):
+        action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # the same
+    elif action.dest == "patterns" and parser.prog.endswith((" list", " stores")):
+        action.complete = _LISTED[parser.prog.split(maxsplit=1)[1]]  # type: ignore[attr-defined]  # the same
     elif action.dest == "refs" and " trash " in parser.prog:
         action.complete = _IN_TRASH  # type: ignore[attr-defined]  # the same
     elif action.dest in _ASKED:

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from msgspec import Struct
 
 from xpucached import quantities
-from xpucached.api.client import Answer
 from xpucached.cli.option_values import LONGEST
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import ModelStatus, Outcome, Run, Warmth
 from xpucached.domain.stores import StoreState, StoreStatus
 from xpucached.domain.trash import Trashed
 from xpucached.errors import RequestError
-from xpucached.render.models import outcome_of
 
 if TYPE_CHECKING:
     from xpucached.api.endpoints import Request
@@ -46,6 +44,8 @@ class _Row(Struct, frozen=True):
 
 
 def _row(one: object) -> _Row:
+    from xpucached.render.models import outcome_of  # noqa: PLC0415 - who declares options has no need of it
+
     match one:
         case ModelStatus():
             return _Row(one.model.name, one.warmth, one.allocated, one.run.started if one.run else None)
@@ -114,6 +114,7 @@ def refuse(output: Output) -> None:
 def part(output: Output, request: Request[tuple[T, ...]]) -> int:
     """Ask for a list, and print the part of it that is wished for."""
     from xpucached import answers  # noqa: PLC0415 - who declares options has no need of it
+    from xpucached.api.client import Answer  # noqa: PLC0415 - as above
 
     answer = output.client.call(request)
     if is_asked(output):

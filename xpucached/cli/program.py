@@ -8,18 +8,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
-from xpucached import codec
-from xpucached.api.endpoints import VERSION
-from xpucached.cli import arguments, commands, habits, hints, running, setup
-from xpucached.domain.checks import unanswered
+from xpucached.cli import arguments, habits
 from xpucached.errors import Denied, XpucachedError
-from xpucached.messages import Json
 from xpucached.printing import Clean, plain
-from xpucached.render.status import monitoring
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
+
+    from xpucached.messages import Json
 
 # As a shell reports a program that a signal ended: 128 and the signal's number.
 _INTERRUPTED = 130
@@ -86,6 +83,8 @@ def _done(options: Namespace) -> int:
         from xpucached.cli import tracing  # noqa: PLC0415 - no other command loads the kinds
 
         return tracing.run(options)
+    from xpucached.cli import commands, running, setup  # noqa: PLC0415 - who asks for help waits for none of it
+
     # The first asks nobody, and the second does without an answer.
     special = {"setup": setup.run, "run": running.run}.get(options.verb)
     return (special or commands.run)(options)
@@ -95,6 +94,8 @@ def _hinted(error: XpucachedError, options: Namespace | None, argv: Sequence[str
     """Return a refusal whose hint works as it is typed by the person who reads it."""
     if options is None:
         return error
+    from xpucached.cli import hints  # noqa: PLC0415 - as above
+
     hint = hints.aimed(error.hint, hints.flags(options), os.environ)
     if isinstance(error, Denied) and options.of and os.geteuid() != 0:
         hint = f"{hint}; {hints.as_root(argv)}" if hint else hints.as_root(argv)
@@ -104,11 +105,17 @@ def _hinted(error: XpucachedError, options: Namespace | None, argv: Sequence[str
 
 def _refused(error: XpucachedError, *, check: bool, as_json: bool) -> int:
     if check:
+        from xpucached.domain.checks import unanswered  # noqa: PLC0415 - as above
+        from xpucached.render.status import monitoring  # noqa: PLC0415 - as above
+
         # Monitoring knows four answers, and "nobody there" is the fourth.
         silent = unanswered(error.message)
         print(monitoring(silent))
         return silent.level
     if as_json:
+        from xpucached import codec  # noqa: PLC0415 - as above
+        from xpucached.api.endpoints import VERSION  # noqa: PLC0415 - as above
+
         body: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
         print(codec.dumps({"api": VERSION, "error": body}).decode("ascii"))
         return error.exit
