@@ -260,8 +260,8 @@ def test_what_only_the_daemon_knows_is_offered_and_asked_for_in_the_quick_way(
         ):
             assert completed(made, line, environ) == offered, line
         # Nothing is loaded for it but what looks: a tenth of a second is felt.
-        for kind in ({**manual._ASKED, "trash": manual._IN_TRASH}).values():
-            program, *words = kind["fish"].strip("()").partition(" 2>")[0].removeprefix("echo current; ").split()
+        for kind in (*manual._ASKED.values(), manual._IN_TRASH):
+            program, *words = str(kind["fish"]).strip("()").partition(" 2>")[0].removeprefix("echo current; ").split()
             if program == "xpucachectl" and "--limit" not in words:
                 assert quick.answer(words) == 0, words
         capsys.readouterr()

@@ -289,7 +289,7 @@ _MODELS: Final = shtab.cmd("xpucachectl -q model list 2>/dev/null")
 _STORES: Final = shtab.cmd("xpucachectl -q stores 2>/dev/null")
 
 
-def _of_devices(key: str, first: str = "") -> dict[str, str]:
+def _of_devices(key: str, first: str = "") -> dict[str, str | dict[str, str]]:
     """Return what offers all values of a key in what is known of devices; JSON is asked for, as that is quickest."""
     values = f"grep -o .{key}.:.[^,}}]* | cut -d: -f2- | tr -d \\\\042 | sort -u"
     return shtab.cmd(f"{first}xpucachectl --json devices 2>/dev/null | {values}")

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare them; what each means is in ``docs/models.md``."""
     group = parser.add_argument_group("instead of a command, and what is proven (docs/models.md)")
-    group.add_argument("--loader", choices=[*map(str, Loader)], default=str(Loader.COMMAND))
+    loaders = [*map(str, Loader)]
+    group.add_argument(
+        "--loader", choices=loaders, metavar="L", default=str(Loader.COMMAND), help=f"one of {', '.join(loaders)}"
+    )
     group.add_argument("--python", default="", metavar="PATH", help="the interpreter that the application runs with")
     group.add_argument("--target", default="", metavar="T", help="the model's folder or file, or module:function")
     group.add_argument("--inputs", default="", metavar="FILE", help="real text or tensors; or the word random")
