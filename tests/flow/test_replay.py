@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -36,6 +37,9 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import Rebuild, Recipe, ReplayReason
 from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin
 from xpucached.domain.targets import Target
+from xpucached.host import core_slots
+from xpucached.host.core_slots import CoreBudget
+from xpucached.host.roots import HostRoots
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import entry_format, trash_files
 from xpucached.processes import compiler, driver_probe
@@ -470,7 +474,7 @@ def fake_compiler(place: Path) -> Path:
     return tool
 
 
-def rebuilt(store: SyclStore, place: Path) -> tuple[Publisher, list[str]]:
+def rebuilt(store: SyclStore, place: Path, cores: CoreBudget | None = None) -> tuple[Publisher, list[str]]:
     """Rebuild all of a store for another driver with that compiler; give what came of it, and what is refused since."""
     found = FoundStore(Store(sycl.NAME, store.root), StoreOrigin.FOUND, "test")
 
@@ -479,6 +483,7 @@ def rebuilt(store: SyclStore, place: Path) -> tuple[Publisher, list[str]]:
 
     with contextlib.closing(Catalog.open(place / "catalog.sqlite")) as catalog:
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        context.cores = cores or context.cores
         StoreScanner(context, StoreFinder(context)).scan(found, None)
         entries = sorted(catalog.read(all_entries), key=lambda one: one.entry.options)
         old = entries[0].entry.environment
@@ -491,6 +496,25 @@ def rebuilt(store: SyclStore, place: Path) -> tuple[Publisher, list[str]]:
         results.close()
         results.check()
         return results, [str(one) for one in catalog.read(refused_by, "stamp")]
+
+
+def test_a_rebuild_waits_for_a_core_that_other_users_hold(home: Path, sycl_store: SyclStore, short_dir: Path) -> None:
+    sycl_store.add("_ZTS1k", options="-light")
+    (home / "xpucached-host").mkdir()
+    core_slots.make(home / "xpucached-host", 1)
+    places = HostRoots(run=home)
+    others = CoreBudget(places).slot()
+    assert others.hold(threading.Event())
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(rebuilt, sycl_store, short_dir, CoreBudget(places))
+        with pytest.raises(TimeoutError):
+            work.result(1.5)
+        others.give_back()
+        results, _ = work.result(30)
+    assert results.heard == 1
+    # When it is over others have it again.
+    assert others.hold(threading.Event())
+    others.give_back()
 
 
 class Waits:

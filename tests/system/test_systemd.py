@@ -305,6 +305,12 @@ def test_the_processes_have_the_rights_that_the_manual_says(house: House) -> Non
     assert machine.out("nsenter", "-m", "-t", pid, "ls", "/home") == ""
     assert "dri" not in machine.out("nsenter", "-m", "-t", pid, "ls", "/dev")
     assert "user-1000.slice/" in machine.show("xpucached-worker@1000.service", "ControlGroup")
+    # What all users' compilers share: everybody can hold a core, and nobody write there.
+    cores = "/run/xpucached-host/cores"
+    numbers = {str(number) for number in range(int(machine.out("nproc")))}
+    assert set(machine.out("ls", cores).split()) == numbers | {"next"}
+    machine.run("flock", "-n", f"{cores}/0", "true", user="alice")
+    assert machine.run("touch", f"{cores}/x", user="alice", check=None).returncode != 0
 
 
 # -- life -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -17,6 +18,7 @@ from xpucached.domain.bundles import MadeEntry, RecipeFailure
 from xpucached.domain.stores import program_digest
 from xpucached.errors import HostError
 from xpucached.host import capacity
+from xpucached.host.core_slots import CoreBudget
 from xpucached.kinds import build_options, driver_cache
 from xpucached.kinds.table import KINDS
 from xpucached.processes import child, scratch
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from xpucached.domain.names import KindName
     from xpucached.domain.plans import CompilerSpec, Recipe
     from xpucached.domain.targets import Target
+    from xpucached.host.core_slots import CoreSlot
     from xpucached.kinds.interface import Rebuilder
 
 log = logging.getLogger(__name__)
@@ -102,6 +105,7 @@ class Recompiler:
         self._threads = threads or min(_MOST_WORKERS, capacity.cores())
         self._queue: queue.Queue[Wanted | None] = queue.Queue(2 * _MOST_WORKERS)
         self._lock = threading.Lock()
+        self._cores = CoreBudget()
         self._absent = 0
         self._cancel = threading.Event()
         self._broken: list[BaseException] = []
@@ -139,10 +143,11 @@ class Recompiler:
 
     def _work(self) -> None:
         compilers: dict[CompilerSpec, CompilerProcess] = {}
+        core = self._cores.slot()
         try:
             with scratch.directory() as place:
-                while (item := self._queue.get()) is not None:
-                    if not self._cancel.is_set():
+                while (item := self._next(core)) is not None:
+                    if core.hold(self._cancel):
                         self._one(item, compilers, os.path.realpath(place))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
             self._broken.append(error)
@@ -150,8 +155,16 @@ class Recompiler:
             while self._queue.get() is not None:
                 pass
         finally:
+            core.give_back()
             for one in compilers.values():
                 one.close()
+
+    def _next(self, core: CoreSlot) -> Wanted | None:
+        """Wait for what is wanted next; None is the end.  Others have the core while there is nothing to do."""
+        with contextlib.suppress(queue.Empty):
+            return self._queue.get_nowait()
+        core.give_back()
+        return self._queue.get()
 
     def _one(self, item: Wanted, compilers: dict[CompilerSpec, CompilerProcess], place: str) -> None:
         kind = KINDS[item.target.kind]

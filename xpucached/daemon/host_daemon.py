@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import __version__, deadlines, systemd
 from xpucached.domain.host import Problem
 from xpucached.errors import SettingsError
+from xpucached.host import capacity, core_slots
 from xpucached.hostd import figures
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
@@ -56,6 +57,8 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
         loop.add_signal_handler(number, stopping.set)
     runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     host_daemon = HostDaemon(config, runtime=Path(runtime) if runtime else config.paths.socket.parent)
+    if runtime:
+        _share_cores(Path(runtime))
     outdated = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, outdated.set)
     given = unix_sockets.activated_by_name()
@@ -111,6 +114,14 @@ def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> http_li
     limits = ConnectionLimits(body=_BODY)
     routes = HostRoutes(host_daemon, __version__, limits, admin=False, run=across(loop))
     return http_listener.HttpListener(routes, limits, host_daemon.welcome, stranger())
+
+
+def _share_cores(runtime: Path) -> None:
+    """Let the users' daemons see how many compilers may work on this host; without it each has its own bound only."""
+    try:
+        core_slots.make(runtime, capacity.cores())
+    except OSError as error:
+        log.warning("users' compilers have no common bound: %s", error)
 
 
 def _more_descriptors() -> None:

@@ -23,6 +23,7 @@ class HostRoots:
         Path("/lib"),
     )
     caches: Path = Path("/var/cache")  #: below it package managers leave what they downloaded
+    run: Path = Path("/run")
 
 
 HERE = HostRoots()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 from xpucached.catalog.recipes import RecipeStore
 from xpucached.catalog.surveys import last_survey
 from xpucached.domain.host import Host
+from xpucached.host.core_slots import CoreBudget
 from xpucached.kinds import table
 from xpucached.planning.ranking import RATE
 from xpucached.service.automatic import AutomaticWork
@@ -102,6 +103,7 @@ class Context:
         self.problems = ProblemList()
         self.jobs = Jobs(clock)
         self.turns = ModelTurns()
+        self.cores = CoreBudget()
         self.automatic = AutomaticWork(self)
         self.host: Host | None = catalog.read(last_survey)
         """What the last survey found; None before the first one ever."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from xpucached.domain.plans import CompilerSpec, Rebuild, Recipe
     from xpucached.domain.stores import EntryId
     from xpucached.domain.targets import Origin, Target
+    from xpucached.host.core_slots import CoreSlot
     from xpucached.processes.compiler import CompilerProcess
     from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.context import Context
@@ -147,9 +148,12 @@ class RebuildJob:
 
     def _work_in(self, place: str) -> None:
         compilers: dict[tuple[str, CompilerSpec, tuple[tuple[str, str], ...]], CompilerProcess] = {}
+        core = self._context.cores.slot()
         try:
-            while self._admitted():
+            while self._admitted(core):
                 try:
+                    if not core.hold(self.cancel):
+                        return
                     with self._lock:
                         one, last = next(self._todo, None), False
                         if one is None and self._late:
@@ -169,6 +173,7 @@ class RebuildJob:
                     with self._lock:
                         self._compiling -= 1
         finally:
+            core.give_back()
             for compiler in compilers.values():
                 compiler.close()
 
@@ -247,13 +252,14 @@ class RebuildJob:
         # Programs would fail with it at every start, or until the next look.
         return f"the driver's compiler gave what no program can load: {wrong}" if wrong else made
 
-    def _admitted(self) -> bool:
+    def _admitted(self, core: CoreSlot) -> bool:
         """Wait until another compiler may work: one always may, more if there is memory and nothing waits for it."""
         while not self.cancel.is_set():
             with self._lock:
                 if self._compiling == 0 or (capacity.memory_left() > _ROOM and not capacity.strained()):
                     self._compiling += 1
                     return True
+            core.give_back()
             self.cancel.wait(0.5)
         return False
 

@@ -1,0 +1,181 @@
+"""Observe and hold: how many compilers of all users of this host work at once, together; a locked file for each.
+
+The host's daemon makes as many empty files as the host has cores.  Whoever compiles holds the lock of one of them, and
+the kernel frees it with the holder's life.  Anybody may lock them, so nothing depends on their becoming free: who gets
+none for a while goes on with one compiler all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.host.roots import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xpucached.host.roots import HostRoots
+
+DIRECTORY: Final = "cores"
+"""Its name in the directory that the host's daemon has below /run."""
+
+_QUEUE: Final = "next"
+"""Whoever waits for a core holds the lock of this file: who had one does not come before it again."""
+
+_MOST: Final = 256
+"""So many files are looked at, and made, at most."""
+
+_TERM: Final = 2.0
+"""Seconds after which a core is handed on, if somebody waits for it."""
+
+_BEAT: Final = 0.1
+"""Seconds between two looks for a free core."""
+
+_PATIENCE: Final = 60.0
+"""Seconds without any core after which one compiler works without."""
+
+
+def make(runtime: Path, count: int) -> None:
+    """Make the files in a directory of ours, for so many cores; what is too many goes.  Raises OSError."""
+    place = runtime / DIRECTORY
+    place.mkdir(0o755, exist_ok=True)
+    place.chmod(0o755)
+    wanted = {_QUEUE, *(str(number) for number in range(max(1, min(count, _MOST))))}
+    # Those that are there stay: another file of the same name would be another lock.
+    for name in sorted(wanted):
+        flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(place / name, flags, 0o444)
+        try:
+            os.fchmod(descriptor, 0o444)
+        finally:
+            os.close(descriptor)
+    for path in list(place.iterdir()):
+        if path.name not in wanted:
+            path.unlink()
+
+
+class CoreSlot:
+    """What one compiler at a time works by.  Used from one thread."""
+
+    def __init__(self, budget: CoreBudget) -> None:
+        self._budget = budget
+        self._descriptor: int | None = None  # holds the lock, if there was one to be had
+        self._until: float | None = None  # None: it is not held
+
+    def hold(self, cancel: threading.Event) -> bool:
+        """Wait for a core, or go on with the one that is held for some moments more; False if that was cancelled."""
+        if cancel.is_set():
+            return False
+        if self._until is not None:
+            if self._budget.clock() < self._until:
+                return True
+            self.give_back()
+        found, self._descriptor = self._budget.take(cancel)
+        if found:
+            self._until = self._budget.clock() + _TERM
+        return found
+
+    def give_back(self) -> None:
+        """Let others have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        if self._until is not None:
+            self._until = None
+            self._budget.leave()
+
+
+class CoreBudget:
+    """The host's cores, as far as this process gets them.  Any thread may use it."""
+
+    def __init__(
+        self, places: HostRoots = HERE, clock: Callable[[], float] = time.monotonic, patience: float = _PATIENCE
+    ) -> None:
+        self._place = places.run / "xpucached-host" / DIRECTORY
+        self.clock = clock
+        self._patience = patience
+        self._asking = threading.Lock()  # one of ours waits in the queue of all
+        self._lock = threading.Lock()
+        self._working = 0
+        self._without: float | None = None  # since when this process has had none though it wanted one
+
+    def slot(self) -> CoreSlot:
+        """Return what a thread that drives a compiler holds a core with."""
+        return CoreSlot(self)
+
+    def take(self, cancel: threading.Event) -> tuple[bool, int | None]:
+        """Wait for a core; gives whether there is one for us, and the descriptor that holds its lock, if it has one."""
+        while not self._asking.acquire(timeout=_BEAT):
+            if cancel.is_set():
+                return False, None
+        queue: int | None = None
+        try:
+            while not cancel.is_set():
+                names = self._names()
+                if not names:
+                    # The host has no daemon: everybody has all cores, as every other program.
+                    return self._began(None)
+                if queue is None:
+                    queue = _locked(self._place / _QUEUE)
+                if queue is not None:
+                    for name in names:
+                        if (descriptor := _locked(self._place / name)) is not None:
+                            return self._began(descriptor)
+                if self._is_starved():
+                    return self._began(None, starved=True)
+                cancel.wait(_BEAT)
+            return False, None
+        finally:
+            if queue is not None:
+                os.close(queue)
+            self._asking.release()
+
+    def leave(self) -> None:
+        """Note that one of ours does not work any more."""
+        with self._lock:
+            self._working -= 1
+
+    def _names(self) -> list[str]:
+        """Return the files of cores; none where there are none, or they cannot be seen."""
+        try:
+            with os.scandir(self._place) as found:
+                return [one.name for one in islice(found, _MOST + 1) if one.name.isdecimal()]
+        except OSError:
+            return []
+
+    def _is_starved(self) -> bool:
+        """Return whether one of ours is to work though there is no core for it."""
+        with self._lock:
+            if self._working:
+                return False
+            now = self.clock()
+            if self._without is None:
+                self._without = now
+            return now - self._without >= self._patience
+
+    def _began(self, descriptor: int | None, *, starved: bool = False) -> tuple[bool, int | None]:
+        with self._lock:
+            self._working += 1
+            if not starved:
+                self._without = None
+        return True, descriptor
+
+
+def _locked(path: Path) -> int | None:
+    """Return a descriptor that holds the lock of a file; None if somebody else does, or it cannot be opened."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+    os.close(descriptor)
+    return None
