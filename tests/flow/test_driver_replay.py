@@ -18,8 +18,10 @@ from tests.flow.test_driver_cache import NEO, NET, GpuHouse
 from tests.kinds import fakes
 from tests.support import driver_packages
 from xpucached.api import requests
+from xpucached.bundling.__main__ import carry_out
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.surveys import record_survey
+from xpucached.domain.bundles import BundleReplayReport, ExportBundle, ExportReport, ReplayBundle
 from xpucached.domain.defects import RepairAction
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.jobs import JobState
@@ -452,3 +454,44 @@ def test_a_recipe_of_another_program_makes_nothing(house: ReplayHouse) -> None:
         assert (house.content(), house.traces()) == (before, [])
 
     house.live(work, *FEW[:1])
+
+
+def test_recipes_of_a_catalog_travel_and_programs_find_what_is_made_of_them(
+    house: ReplayHouse, gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a daemon's own catalog into a bundle, and by the command into the cache of a host that has no daemon."""
+    place = house.place
+    for name in ("STATE", "CACHE"):
+        monkeypatch.setenv(f"XPUCACHED_PATHS_{name}", str(place / name.lower()))
+    # What includes a file is kept as the SPIR-V that became of it; others of text stay where their text is.
+    asked = [one for one in JOBS if one[1] != "including.cl"]
+    travelling = [one for one in asked if one[0] != "text"]
+
+    async def work() -> None:
+        await house.warmed()
+        order = ExportBundle(place / "bundle", kind=NEO, model=NET, recipes_only=True)
+        told = carry_out(order, lambda *_: None)
+        assert isinstance(told, ExportReport)
+        assert (told.recipes, told.skipped) == (len(travelling), {"no recipe: it is compiled from text": 2})
+
+    house.live(work, *asked)
+    theirs = place / "theirs"
+    order = ReplayBundle(place / "bundle", place / "sycl", driver_root=gpu.root, device=gpu.device, driver_cache=theirs)
+    made = carry_out(order, lambda *_: None)
+    assert isinstance(made, BundleReplayReport)
+    assert (made.rebuilt, made.present, made.failures) == (len(travelling), 0, ())
+    again = carry_out(order, lambda *_: None)
+    assert isinstance(again, BundleReplayReport)
+    assert (again.rebuilt, again.present, again.failures) == (0, len(travelling), ())
+
+    def looked() -> Lookups:
+        with fs.root_directory(os.fspath(theirs)) as (root, _):
+            return counting.lookups(root)
+
+    before = looked()
+    words = gpu.builder([(how, place / name, options) for how, name, options in travelling])
+    caching = {"NEO_CACHE_PERSISTENT": "1", "NEO_CACHE_DIR": str(theirs), "NEO_CACHE_STATS": "1"}
+    variables = {"HOME": str(place), **gpu.variables, **caching}
+    subprocess.run(words, env=variables, cwd=place / "work", check=True, stdout=subprocess.DEVNULL)
+    after = looked()
+    assert (after.hits - before.hits, after.misses - before.misses) == (len(travelling), 0)

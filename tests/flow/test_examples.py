@@ -176,3 +176,37 @@ def test_a_cluster_is_named_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
         bundles._replay(
             arguments.parse(["replay", "--bundle", "b", "--into", "d", "--shard", "0/2", "--on", "dask://host:1"])
         )
+
+
+def test_the_fingerprint_is_written_whole_where_it_is_looked_for(tmp_path: Path) -> None:
+    """The lines of the unit run, with a command that says which form it was asked for."""
+    unit = REPOSITORY / "examples/systemd/xpucached-fingerprint.service"
+    if shutil.which("systemd-analyze") is not None:
+        units = (unit, unit.with_suffix(".timer"))
+        told = subprocess.run(
+            ["/usr/bin/systemd-analyze", "verify", *units], capture_output=True, text=True, check=False
+        )
+        assert (told.returncode, told.stderr) == (0, "")
+    command = tmp_path / "xpucachectl"
+    command.write_text('#!/bin/sh\necho "$@"\n[ "$2" != --nfd ]\n')
+    command.chmod(0o755)
+    lines = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
+    found = {}
+    for line in lines:
+        words = shlex.split(line.replace("$$", "$"))
+        place = tmp_path / words[-2].strip("/").replace("/", "-")
+        words = [*words[:-2], str(place), words[-1]]
+        environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        assert subprocess.run(words, env=environ, check=False).returncode == 0
+        assert not place.exists()
+        place.mkdir()
+        place.joinpath(words[-1]).write_text("before\n")
+        status = subprocess.run(words, env=environ, check=False).returncode
+        found[words[-1]] = (status, place.joinpath(words[-1]).read_text())
+        assert arguments.parse(["fingerprint", words[3]]).verb == "fingerprint"
+    assert found == {
+        "xpucached-host.prom": (0, "fingerprint --prometheus\n"),
+        # What cannot be said leaves what was said before.
+        "xpucached": (1, "before\n"),
+        "xpucached.fact": (0, "fingerprint --ansible\n"),
+    }
