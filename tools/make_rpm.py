@@ -102,7 +102,9 @@ def spec(tree: Path, version: str) -> str:
     files = []
     for path in packed.walk(tree):
         name = f"/{path.relative_to(tree)}"
-        own = name.startswith((f"/{packed.HOME}", "/etc/xpucached", "/usr/share/doc/xpucached"))
+        own = name.startswith(
+            (f"/{packed.HOME}", "/etc/xpucached", "/usr/share/cockpit/xpucached", "/usr/share/doc/xpucached")
+        )
         if path.is_dir() and not path.is_symlink():
             files += [f'%dir "{name}"'] if own else []
         else:

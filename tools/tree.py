@@ -216,6 +216,9 @@ def _furnish(tree: Path, package: Path, zsh: str) -> None:
                 _settle_one(tree, docs, path.relative_to(top).as_posix(), path.read_bytes(), zsh)
         # Where the administrator looks for them is elsewhere, and `setup` has nothing to do here.
         shutil.rmtree(top)
+    # One page, delivered three ways: Cockpit has the module and the style that the program itself brings.
+    for path in sorted([*(ROOT / "cockpit").iterdir(), *(package / "data/page").iterdir()]):
+        _write(tree / "usr/share/cockpit/xpucached" / path.name, path.read_bytes())
     for path in sorted((ROOT / "docs").glob("*.md")):
         _write(docs / f"{path.name}.gz", _gzip(path.read_bytes()))
     for path in sorted((ROOT / "docs/examples").glob("*.toml")):

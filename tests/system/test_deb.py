@@ -127,6 +127,8 @@ def test_what_is_in_it_is_root_s_and_has_its_place(debs: Path) -> None:
         assert f"./usr/share/man/man{page[-1]}/{page}.gz" in names
     for name in ("bash-completion/completions/xpucachectl", "zsh/vendor-completions/_xpucachectl"):
         assert f"./usr/share/{name}" in names
+    for page in ("manifest.json", "index.html", "start.js", "page.js", "page.css"):
+        assert f"./usr/share/cockpit/xpucached/{page}" in names
     for path in (REPOSITORY / "systemd").glob("*.s*"):
         assert f"./usr/lib/systemd/system/{path.name}" in names
     assert not [name for name in names if re.search(r"/(tests?|__pycache__)/", name)]
