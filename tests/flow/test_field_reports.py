@@ -119,7 +119,7 @@ def test_what_the_first_call_compiles_the_second_process_finds(
     assert first["figures"][1]["first_seconds"] < first["figures"][0]["first_seconds"]
     assert first["ran_on"] == "meant"
     assert any("entries are for" in one for one in first["evidence"])
-    assert first["use"]["other_entries"] > first["use"]["gpu_entries"] == first["use"]["unplaced_entries"] == 0
+    assert first["use"]["cpu_entries"] > first["use"]["gpu_entries"] == first["use"]["unplaced_entries"] == 0
     assert "ran on the CPU: no kernel for a GPU was used" in host.ctl("model", "show", "first").stdout
     # There was nothing compiled ahead of time for this device: each was made from SPIR-V (the second report).
     assert {row["image"] for row in host.rows("ls", "--model", "first")} == {"spirv"}

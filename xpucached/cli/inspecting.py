@@ -21,6 +21,7 @@ from xpucached.cli.progress import told_what_is_read
 from xpucached.domain.models import check_name
 from xpucached.domain.stores import StoreOrigin
 from xpucached.errors import NotFound, RequestError, RunFailed, XpucachedError
+from xpucached.host import product_names
 from xpucached.inspection import devices
 from xpucached.inspection.report import Inspector
 from xpucached.printing import plain
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
 
     from xpucached.api.client import Client
     from xpucached.cli.output import Output
+    from xpucached.domain.host import Device
     from xpucached.domain.inspection import Inspection
     from xpucached.domain.models import ModelStatus
     from xpucached.domain.names import ModelName
+    from xpucached.inspection.devices import AskedDevice
 
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _PAGES: Final = 50
@@ -49,6 +52,7 @@ class _Told(Struct, frozen=True):
     rate: float | None = None
     kept_in: tuple[str, ...] = ()
     used: Mapping[bytes, float] | None = None
+    devices: tuple[Device, ...] = ()  #: those of the host, and of drivers to which models are led
 
 
 def run(options: Namespace) -> int:
@@ -77,10 +81,10 @@ def run(options: Namespace) -> int:
         if not there:
             message = f"{options.target}: no such file, and no model that is known here: {error.message}"
             raise NotFound(message, hint=error.hint) from error
-    found = devices.asked(options.device) if options.device else devices.here(known.versions)
-    if not found and model is not None:
-        # Where there is no GPU it runs on the processor.
-        found = (devices.CPU,)
+    if options.device:
+        found = devices.asked(options.device)
+    else:
+        found = devices.here(known.versions) if model is None else _devices(model, known)
     with told_what_is_read(quiet=options.quiet) as tell:
         one = Inspector(found, rate=known.rate, used=known.used, kept_in=known.kept_in, tell=tell)
         value = one.inspect(options.target, paths)
@@ -104,7 +108,7 @@ def of_model(output: Output, name: ModelName, limit: float) -> Inspection | None
         return None
     model = output.client.call(requests.GetModel(name=name)).value
     told = _asked(output.client, model)
-    found = devices.here(told.versions) or (devices.CPU,)
+    found = _devices(model, told)
     kept = told.kept_in
     try:
         with told_what_is_read(quiet=output.options.quiet) as tell:
@@ -120,6 +124,30 @@ def _model(client: Client, name: str) -> ModelStatus:
     except ValueError as error:
         raise RequestError(str(error)) from error
     return client.call(requests.GetModel(name=checked)).value
+
+
+def _devices(model: ModelStatus, known: _Told) -> tuple[AskedDevice, ...]:
+    """Return the devices that a model's newest run used; as long as none told, those of this host."""
+    if model.exercise.device == "cpu":
+        return (devices.CPU,)
+    present = devices.here(known.versions)
+    run = model.run if model.run is not None and model.run.workload == model.workload else None
+    found: dict[str, AskedDevice] = {}
+    for target in run.environments if run is not None else ():
+        told = next(
+            (one for one in known.devices if any(target.lineage == each.lineage for each in one.environments)), None
+        )
+        if told is not None and told.is_cpu:
+            found["cpu"] = devices.CPU
+            continue
+        named = product_names.architectures(target.device if told is None else told.architecture)
+        if len(named) != 1 or named[0] in found:
+            continue
+        here = next((one for one in present if one.told.architecture == named[0]), None)
+        # Of what is not here, or is simulated, the name tells.
+        found[named[0]] = here or devices.asked(named)[0]
+    # Where there is no GPU it runs on the processor.
+    return tuple(found.values()) or present or (devices.CPU,)
 
 
 def _programs(model: ModelStatus) -> list[Path]:
@@ -156,7 +184,8 @@ def _asked(client: Client, model: ModelStatus | None) -> _Told:
         if after is None:
             break
     rate = spent / compiled if compiled else _of_runs(client, model)
-    return _Told(versions, rate, kept, used if model else None)
+    met = (*host.devices, *(device for driver in host.drivers for device in driver.devices))
+    return _Told(versions, rate, kept, used if model else None, met)
 
 
 def _of_runs(client: Client, model: ModelStatus | None) -> float | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from xpucached.domain.models import Warmth
-from xpucached.domain.names import AwareDatetime, ModelName
+from xpucached.domain.names import AwareDatetime, KindName, ModelName
 from xpucached.domain.stores import Store
 
 
@@ -64,6 +64,17 @@ class Explanation(Struct, frozen=True):
     command: str = ""
 
 
+class CompiledShare(Struct, frozen=True):
+    """What a model's runs compiled of one library, as one kind of cache keeps it."""
+
+    kind: KindName
+    library: str  #: empty: of none that is known
+    entries: int
+    kernels: int
+    seconds: float | None  #: that compiling took, where that was measured
+    share: float | None  #: of what was measured in this kind of cache, 0 to 1
+
+
 class Diagnosis(Struct, frozen=True):
     """Why a model is as it is: the first finding is what to mend first; none is as it should be."""
 
@@ -71,6 +82,7 @@ class Diagnosis(Struct, frozen=True):
     warmth: Warmth
     explanations: tuple[Explanation, ...] = ()
     runtimes: tuple[RuntimeCheck, ...] = ()  #: those that its program finds
+    compiled: tuple[CompiledShare, ...] = ()  #: which libraries its runs compiled, by kind of cache, the dearest first
 
 
 class Application(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
@@ -23,6 +23,9 @@ class DriverAnswer(Struct, frozen=True, order=True):
     driver: str
 
 
+_CPU: Final = "cpu"
+
+
 class Device(Struct, frozen=True):
     """A GPU (or the CPU as an OpenCL device), what drivers say of it, and what is valid for it now."""
 
@@ -35,6 +38,11 @@ class Device(Struct, frozen=True):
     render_node: Path | None = None
     answers: tuple[DriverAnswer, ...] = ()
     environments: tuple[Target, ...] = ()  #: those of `Scanner.targets` of every kind
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the processor.  What is not, and has no PCI address, may be a GPU, as in WSL, or anything."""
+        return self.pci_address is None and self.architecture == _CPU
 
 
 class DriverFile(Struct, frozen=True, order=True):

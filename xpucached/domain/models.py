@@ -163,15 +163,15 @@ class DeviceUse(Struct, frozen=True):
     """Whether a GPU was used: by the kernels in caches, and by what the kernel counted."""
 
     gpu_entries: int = 0  #: that were created or used, for GPUs of this host
-    other_entries: int = 0  #: for its other devices
-    unplaced_entries: int = 0  #: for devices that are not here, or not known
+    cpu_entries: int = 0  #: for its processor
+    unplaced_entries: int = 0  #: for devices that are not here, or of which nobody knows what they are
     graphics: tuple[GraphicsUse, ...] = ()  #: devices that its processes had open; empty: none was seen, or no counters
 
     @property
     def only_cpu(self) -> bool:
         """Whether all that was seen was for the processor, and nothing for a GPU."""
         busy = any(one.seconds > 0 for one in self.graphics)
-        return bool(self.other_entries) and not (self.gpu_entries or self.unplaced_entries or busy)
+        return bool(self.cpu_entries) and not (self.gpu_entries or self.unplaced_entries or busy)
 
     @property
     def sentence(self) -> str:
@@ -185,6 +185,8 @@ class DeviceUse(Struct, frozen=True):
         ]
         if self.only_cpu:
             return "ran on the CPU: no kernel for a GPU was used"
+        if self.unplaced_entries:
+            parts.append(f"unknown: {self.unplaced_entries} are for what may be a GPU or not, or is not here")
         return "; ".join(parts) or "unknown: neither kernels for a device nor work of a GPU's engines were seen"
 
 

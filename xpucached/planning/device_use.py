@@ -24,7 +24,10 @@ def device_use(
     gpus: set[Target] = set()
     others: set[Target] = set()
     for device in devices:
-        (gpus if device.pci_address else others).update(device.environments)
+        if device.pci_address:
+            gpus.update(device.environments)
+        elif device.is_cpu:
+            others.update(device.environments)
     sums: dict[str, GraphicsUse] = {}
     for one in (each for of_pass in graphics for each in of_pass):
         before = sums.get(one.device, GraphicsUse(one.device, one.driver, 0.0, 0))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, Figure, Safety
 from xpucached.domain.models import Outcome, WarmReason, Warmth
+from xpucached.planning.compiled import compiled
 from xpucached.planning.shifts import sentence
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def diagnose(
         *_shifted(status.model, shifts),
         *_slower(status.model, baselines),
     ]
-    return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes))
+    return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes), compiled(status, entries))
 
 
 def trusted(status: ModelStatus, runtimes: Iterable[RuntimeCheck], runs: Iterable[Run] = ()) -> bool:

@@ -12,7 +12,7 @@ from xpucached.render.text import Cell, Colour, age, count, facts, fold, seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xpucached.domain.diagnosis import Baseline, Diagnosis, Explanation, RuntimeCheck
+    from xpucached.domain.diagnosis import Baseline, CompiledShare, Diagnosis, Explanation, RuntimeCheck
     from xpucached.domain.host import Problem
     from xpucached.domain.shifts import Shift
     from xpucached.render.text import TextStyle
@@ -36,7 +36,26 @@ def why(value: Diagnosis, style: TextStyle) -> str:
         parts.append(
             section("Its SYCL runtimes", "\n".join(_runtime_check(one, style) for one in value.runtimes), style)
         )
+    if value.compiled:
+        parts.append(section("What its runs compiled", _compiled(value.compiled, style), style))
     return "\n\n".join(parts)
+
+
+def _compiled(values: Sequence[CompiledShare], style: TextStyle) -> str:
+    rows: list[list[str | Cell]] = [
+        [
+            one.kind,
+            one.library or "-",
+            str(one.entries),
+            str(one.kernels) if one.kernels else "-",
+            seconds(one.seconds),
+            "-" if one.share is None else f"{one.share:.0%}",
+        ]
+        for one in values
+    ]
+    return table(
+        ("CACHE", "LIBRARY", "ENTRIES", "KERNELS", "TIME", "SHARE"), rows, style, right="ENTRIES KERNELS TIME SHARE"
+    )
 
 
 def _finding(one: Explanation, style: TextStyle) -> str:

@@ -38,7 +38,13 @@ def devices() -> list[Device]:
         (device_use({CPU: 1}, devices(), [(B580,), (B580,)]), "(xe) worked 3.0 s for it, with 3 MiB at most", False),
         # Nobody knows what it is for.
         (device_use({CPU: 1, AWAY: 1}, devices(), []), "unknown", False),
-        (device_use({CPU: 1, None: 1}, devices(), []), "unknown", False),
+        (device_use({CPU: 1, None: 1}, devices(), []), "unknown: 1 ", False),
+        # A GPU of which only its driver tells, as in WSL, has no PCI address.
+        (
+            device_use({OPENCL: 1}, [Device("GPU", Architecture("bmg-g21"), environments=(OPENCL,))], []),
+            "unknown",
+            False,
+        ),
     ],
 )
 def test_what_was_used_is_said_as_far_as_it_was_seen(use: DeviceUse, words: str, *, only_cpu: bool) -> None:
@@ -49,10 +55,10 @@ def test_what_was_used_is_said_as_far_as_it_was_seen(use: DeviceUse, words: str,
 @pytest.mark.parametrize(
     ("device", "gpus", "use", "said"),
     [
-        ("xpu:0", False, DeviceUse(other_entries=3), True),
-        ("", True, DeviceUse(other_entries=3), True),
-        ("", False, DeviceUse(other_entries=3), False),
-        ("cpu", True, DeviceUse(other_entries=3), False),
+        ("xpu:0", False, DeviceUse(cpu_entries=3), True),
+        ("", True, DeviceUse(cpu_entries=3), True),
+        ("", False, DeviceUse(cpu_entries=3), False),
+        ("cpu", True, DeviceUse(cpu_entries=3), False),
         ("xpu:0", True, DeviceUse(gpu_entries=3), False),
         ("xpu:0", True, DeviceUse(), False),
         ("xpu:0", True, None, False),
