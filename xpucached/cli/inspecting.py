@@ -21,7 +21,6 @@ from xpucached.cli.progress import told_what_is_read
 from xpucached.domain.models import check_name
 from xpucached.domain.stores import StoreOrigin
 from xpucached.errors import NotFound, RequestError, RunFailed, XpucachedError
-from xpucached.host import product_names
 from xpucached.inspection import devices
 from xpucached.inspection.report import Inspector
 from xpucached.printing import plain
@@ -130,24 +129,10 @@ def _devices(model: ModelStatus, known: _Told) -> tuple[AskedDevice, ...]:
     """Return the devices that a model's newest run used; as long as none told, those of this host."""
     if model.exercise.device == "cpu":
         return (devices.CPU,)
-    present = devices.here(known.versions)
     run = model.run if model.run is not None and model.run.workload == model.workload else None
-    found: dict[str, AskedDevice] = {}
-    for target in run.environments if run is not None else ():
-        told = next(
-            (one for one in known.devices if any(target.lineage == each.lineage for each in one.environments)), None
-        )
-        if told is not None and told.is_cpu:
-            found["cpu"] = devices.CPU
-            continue
-        named = product_names.architectures(target.device if told is None else told.architecture)
-        if len(named) != 1 or named[0] in found:
-            continue
-        here = next((one for one in present if one.told.architecture == named[0]), None)
-        # Of what is not here, or is simulated, the name tells.
-        found[named[0]] = here or devices.asked(named)[0]
+    used = devices.used(run.environments if run is not None else (), known.devices, known.versions)
     # Where there is no GPU it runs on the processor.
-    return tuple(found.values()) or present or (devices.CPU,)
+    return used or devices.here(known.versions) or (devices.CPU,)
 
 
 def _programs(model: ModelStatus) -> list[Path]:

@@ -14,6 +14,9 @@ from xpucached.inspection.acceptance import GpuRules, rules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from xpucached.domain.host import Device
+    from xpucached.domain.targets import Target
+
 _NAMED = 12
 
 
@@ -54,6 +57,24 @@ def here(versions: Sequence[str] = ()) -> tuple[AskedDevice, ...]:
             version = next((one for one in versions if one in gpu.versions), "")
             told = _told(product_names.spoken(device.name), gpu, here=True, version=version)
             found.setdefault(gpu.architecture, AskedDevice(told, rules(gpu, version)))
+    return tuple(found.values())
+
+
+def used(targets: Iterable[Target], met: Sequence[Device], versions: Sequence[str] = ()) -> tuple[AskedDevice, ...]:
+    """Return the devices that these are for, as far as that is known.
+
+    ``met`` are those that drivers offer here; of what is not among them, the name tells.
+    """
+    present = {one.told.architecture: one for one in here(versions)}
+    found: dict[str, AskedDevice] = {}
+    for target in targets:
+        told = next((one for one in met if any(target.lineage == each.lineage for each in one.environments)), None)
+        if told is not None and told.is_cpu:
+            found["cpu"] = CPU
+            continue
+        named = product_names.architectures(target.device if told is None else told.architecture)
+        if len(named) == 1 and named[0] not in found:
+            found[named[0]] = present.get(named[0]) or asked(named)[0]
     return tuple(found.values())
 
 
