@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -211,6 +212,32 @@ def test_a_variable_needs_a_name(tmp_path: Path) -> None:
     for wrong in ("=1", "=", "", "a\0b=1"):
         with pytest.raises(RequestError, match="no name of a variable"):
             capture_env.capture(["true"], tmp_path, [wrong], None, {"PATH": "/bin:/usr/bin"})
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("model", "list"), ("ls", "--limit", "2"), ("stores", "--sort", "name")]
+)
+def test_terminals_of_every_kind(
+    served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def shown(**variables: str) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.stdout, "isatty", lambda: True)
+            for name, value in ({"TERM": "xterm", "COLUMNS": "80"} | variables).items():
+                patch.setenv(name, value)
+            status, out, err = run(capsys, *words)
+            assert (status, err) == (0, "")
+            return out
+
+    assert "\x1b[1m" in shown()
+    plain = shown(TERM="dumb")
+    assert "\x1b" not in plain
+    assert plain == shown(NO_COLOR="1") == re.sub("\x1b\\[[0-9]*m", "", shown())
+    for columns in ("40", "80", "200"):
+        named = "/var/cache/xpucached/sycl" if "stores" in words else "resnet"
+        assert named in shown(TERM="dumb", COLUMNS=columns), columns
 
 
 def test_a_model_is_registered_with_what_is_odd_and_when_it_is_warmed(

@@ -48,9 +48,9 @@ def _done(job: Job, now: datetime | None) -> str:
     if not total or job.state not in UNDER_WAY:
         return f"{done}/{total}" if total else ""
     share = done / total
-    if now is not None and ends is not None and ends > job.created:
+    if now is not None and ends is not None and job.started is not None and ends > job.started:
         # Of one part that takes long, the parts say nothing; what is not done is not 100 %.
-        share = max(share, min((now - job.created) / (ends - job.created), 0.99))
+        share = max(share, min((now - job.started) / (ends - job.started), 0.99))
     return f"{done}/{total}{f' ({int(share * 100)} %)' if 0 < share < 1 else ''}"
 
 
@@ -127,7 +127,8 @@ def prewarming(report: PrewarmReport, style: TextStyle) -> str:
     lines += [f"{style.paint('warm already', Colour.GREEN)}  {plain(name)}" for name in report.covered]
     for late in report.deferred:
         head = style.paint("uncached", Colour.DIM) if late.uncached else style.paint("not now", Colour.YELLOW)
-        lines.append(f"{head}  {plain(late.model)}: {plain(late.why)}")
+        indent = len("uncached" if late.uncached else "not now") + 2
+        lines.append(f"{head}  {fold(plain(f'{late.model}: {late.why}'), style, indent)}")
     return "\n".join(lines) or "nothing to warm"
 
 

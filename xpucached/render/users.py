@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.checks import check_host
 from xpucached.domain.users import WorkerState
 from xpucached.printing import plain
-from xpucached.render.text import Cell, Colour, age, section, size, table
+from xpucached.render.host import problems
+from xpucached.render.text import Cell, Colour, age, fold, section, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,10 +54,10 @@ def host_users(value: HostStatus, style: TextStyle) -> str:
             ]
         )
     heads = ("USER", "WORKER", "ENTRIES", "SIZE", "WARM", "COLD", "SEEN")
-    parts = [head, table(heads, rows, style) if rows else "no users"]
+    shown = table(heads, rows, style, right="ENTRIES SIZE WARM COLD") if rows else "no users"
+    parts = [fold(head, style), shown]
     if value.users and (ahead := _ahead(value)):
         parts.append(section("Drivers that are not installed yet", "\n".join(ahead), style))
     if value.problems:
-        lines = "\n".join(plain(f"{one.message}. {one.hint}" if one.hint else one.message) for one in value.problems)
-        parts.append(section("Problems", lines, style))
+        parts.append(section("Problems", problems(value.problems, style), style))
     return "\n\n".join(parts)

@@ -73,7 +73,7 @@ def test_a_table_is_aligned() -> None:
 
 def test_progress_says_which_part_is_done_and_how_long_the_rest_takes() -> None:
     begun = api_stub.NOW
-    job = Job(JobId("1"), "prewarm", JobState.RUNNING, begun, progress=Progress(3, 20, "net: second pass"))
+    job = Job(JobId("1"), "prewarm", JobState.RUNNING, begun, begun, progress=Progress(3, 20, "net: second pass"))
     assert jobs.progress(job) == "prewarm running 3/20 (15 %): net: second pass"
     later = begun + timedelta(seconds=60)
     assert jobs.progress(job, later) == jobs.progress(job), "nobody knows how long it takes"

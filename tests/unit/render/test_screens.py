@@ -7,6 +7,7 @@ what has changed.
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,14 +15,20 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
-from tests.support import api_stub
+from tests.support import api_stub, histories
+from xpucached.domain import checks
 from xpucached.domain.host import Problem
-from xpucached.domain.jobs import Job, JobState, Progress
+from xpucached.domain.jobs import Event, Job, JobState, Progress
 from xpucached.domain.models import ModelStatus, Outcome, Warmth
 from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.queries import EntryPage
+from xpucached.domain.status import Verdict
+from xpucached.domain.trash import Restored, TrashReport
+from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.planning.verdict import verdict
-from xpucached.render import diagnosis, disk, entries, host, jobs, models, status, text, trash
+from xpucached.printing import plain
+from xpucached.render import diagnosis, disk, entries, host, jobs, models, status, text, trash, usage, users
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
@@ -94,6 +101,64 @@ def _names(number: int) -> tuple[ModelName, ...]:
     return tuple(map(ModelName, _NAMES[: number % 3]))
 
 
+def jobs_of(count: int, style: TextStyle) -> str:
+    """Return so many jobs, in every state; the first two have a usual time."""
+    some = []
+    for number, state in zip(range(count), [*JobState] * 4, strict=False):
+        running = state is JobState.RUNNING
+        begun = NOW - timedelta(minutes=1) if running else None
+        ends = NOW + timedelta(minutes=3) if running and number < 2 else None
+        progress = Progress(number, 20, f"{_NAMES[number % 4]}: second pass", ends)
+        some.append(Job(JobId(str(number)), "prewarm", state, api_stub.NOW, begun, progress=progress))
+    return jobs.jobs(some, style)
+
+
+def prewarmed(count: int, style: TextStyle) -> str:
+    """Return what came of prewarming so many models."""
+    known = several(count)
+    runs = tuple(replace(one.run, model=one.name) for one in known if one.run is not None)
+    deferred = tuple(Deferred(one.name, one.why, None) for one in known if one.warmth is Warmth.WAITING)
+    covered = tuple(one.name for one in known if one.warmth is Warmth.WARM)
+    return jobs.prewarming(PrewarmReport(runs, covered, deferred), style)
+
+
+def host_of(count: int, style: TextStyle) -> str:
+    """Return how a host with so many users stands."""
+    states = [*WorkerState] * 4
+    some = tuple(
+        UserStatus(
+            f"{'a-rather-long-name-of-a-user' if number % 4 == 3 else 'user'}{number}",
+            1000 + number,
+            states[number],
+            Verdict.COLD if number % 3 else Verdict.WARM,
+            entries=number * 7,
+            allocated=number << 20,
+            warm=2,
+            cold=number % 3,
+            models=(ModelName("resnet"),),
+            seen=api_stub.NOW,
+            looked=api_stub.NOW,
+        )
+        for number in range(count)
+    )
+    problems = api_stub.make_host().problems
+    return users.host_users(HostStatus("1.2.3", api_stub.NOW, "stamp", NOW, problems, some, NOW, 1e9), style)
+
+
+def events_of(count: int, _style: TextStyle) -> str:
+    """Return so many events."""
+    some = (
+        Event(number, api_stub.NOW, "model-added", _NAMES[number % 4], {"model": _NAMES[number % 4], "of": "a user"})
+        for number in range(count)
+    )
+    return "\n".join(map(jobs.event, some)) or "no events"
+
+
+def once(written: Callable[[TextStyle], str]) -> Callable[[int, TextStyle], str]:
+    """Return a screen on which there are no models, or always the same."""
+    return lambda count, style: written(style) if count == 1 else ""
+
+
 SHOWN: Final[dict[str, Callable[[int, TextStyle], str]]] = {
     "status": status_of,
     "model-list": lambda count, style: models.models(several(count), style),
@@ -108,6 +173,24 @@ SHOWN: Final[dict[str, Callable[[int, TextStyle], str]]] = {
     "devices": lambda count, style: host.devices(api_stub.make_host(), style) if count == 1 else "",
     "why": lambda count, style: diagnosis.why(api_stub.make_diagnosis(), style) if count == 1 else "",
     "trash-list": lambda count, style: trash.trash((api_stub.make_trashed(),) * count, style),
+    "jobs": jobs_of,
+    "prewarm": prewarmed,
+    "host": host_of,
+    "events": events_of,
+    "model-history": once(lambda style: diagnosis.history((api_stub.make_baseline(),), style)),
+    "verify": once(lambda style: trash.verification(api_stub.make_verification(), style)),
+    "trash-restore": once(
+        lambda style: trash.trash_report(
+            TrashReport((Restored(api_stub.TRASHED, api_stub.KEY),), (api_stub.TRASHED,), 4096), style
+        )
+    ),
+    "usage": once(lambda style: usage.usage(histories.make_usage(), style)),
+    "usage-days": once(lambda style: usage.days(histories.make_days(), style)),
+    "usage-warmth": once(lambda style: usage.warmth(histories.make_warmth(), style)),
+    "config-show": once(
+        lambda style: host.settings({"policy.grace": "600 (default)", "driver.variables": "LD_LIBRARY_PATH"}, style)
+    ),
+    "status-check": once(lambda _style: status.monitoring(checks.check(api_stub.make_status(), NOW))),
     "evict": lambda count, style: jobs.eviction(api_stub.make_eviction(dry_run=True), style) if count == 1 else "",
 }
 
@@ -144,6 +227,44 @@ def wider(lines: Sequence[str]) -> list[str]:
         elif text.cells(line) > width and " " in line.strip():
             wide.append(line)
     return wide
+
+
+STRANGE: Final = (
+    "/srv/with some spaces/sycl",
+    "/srv/\u202ecba/\u200fneo",
+    f"/srv/{'x' * 195}",
+    "/srv/\x1b[31mred\x07/sycl",
+    "/srv/\u4e2d\u6587\u5b57/sycl",
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200, None])
+def test_strange_names_are_whole_safe_and_empty_no_table(width: int | None) -> None:
+    one = api_stub.make_store()
+    some = tuple(replace(one, store=Path(path), notes=()) for path in STRANGE)
+    written = entries.stores(some, TextStyle(NOW, width))
+    for path in STRANGE:
+        assert plain(path) in written, path
+    assert not set(written) & {"\x1b", "\x07", "\u202e", "\u200f"}
+    assert "STATE" in written.splitlines()[0]
+
+
+def test_ten_thousand_models_are_shown_in_a_second_and_none_is_left_out() -> None:
+    model = api_stub.make_model()
+    known = tuple(replace(model, name=ModelName(f"model-{number}"), warmth=Warmth.COLD) for number in range(10_000))
+    begun = time.process_time()
+    shown = status.status(replace(api_stub.make_status(), models=known), TextStyle(NOW, 80, colour=True))
+    assert time.process_time() - begun < 5, "0.5 s where nothing else runs"
+    assert shown.count("model-") == 10_000
+    assert len(verdict(api_stub.make_host(), known, ())[1]) < 200
+
+
+@pytest.mark.parametrize("width", [20, 40])
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_narrow_terminal_fails_no_screen(name: str, count: int, width: int) -> None:
+    written = SHOWN[name](count, TextStyle(NOW, width, colour=True))
+    assert "\x1b[0m" in written or not written.count("\x1b")
 
 
 @pytest.mark.parametrize("name", ["status", "model-list", "runs", "ls", "stores"])
