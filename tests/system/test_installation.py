@@ -297,7 +297,7 @@ def test_what_is_set_up_runs_and_goes_again(machine: hosts.Machine) -> None:
         machine.run("sh", "-c", command)
     assert machine.show("xpucached.service", "ActiveState") == "active"
     assert machine.show("xpucached.service", "FragmentPath") == "/usr/local/lib/systemd/system/xpucached.service"
-    assert "0 files" not in machine.out(client, "setup")
+    assert " 0 files" not in machine.out(client, "setup")
 
     gone = machine.out(client, "setup", "--remove")
     assert "FAILED" not in gone
