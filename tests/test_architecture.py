@@ -376,6 +376,7 @@ STARTERS: Final = {
     "xpucached.processes.child",
     "xpucached.libexec.supervisor",
     "xpucached.libexec.loaders.llama_cpp",  # a model's own program, in the model's own process
+    "xpucached.libexec.server_runner",
     "xpucached.cli.launching",
 }
 

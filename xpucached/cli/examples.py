@@ -13,6 +13,7 @@ EXAMPLES: Final = {
     "devices": ("xpucachectl devices",),
     "model add": (
         "xpucachectl model add llama -- python3 app.py --once",
+        "xpucachectl model add chat --ready-url http://127.0.0.1:8000/health --requests r.jsonl -- vllm serve qwen",
         "xpucachectl model add net --loader python --python venv/bin/python --target app:warm --device xpu",
     ),
     "model list": ("xpucachectl model list 'llama*' --state cold",),

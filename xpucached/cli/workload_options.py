@@ -36,6 +36,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cache", action="append", default=[], metavar="PATH", help="a further cache to watch")
     group.add_argument("--memory", metavar="SIZE", help="what it may take (default: what can be spared)")
     group.add_argument("--disk", metavar="SIZE", help="what it may write to its temporary directory (default: 10GiB)")
+    group.add_argument("--ready-url", default="", metavar="URL", help="it is a server, and ready when this answers")
+    group.add_argument("--ready-line", default="", metavar="TEXT", help="it is a server, and ready when it prints this")
+    group.add_argument("--ready-timeout", default="10m", metavar="T", help="in which it has to be ready (10m)")
+    group.add_argument("--requests", default="", metavar="FILE", help="what a server is sent: one JSON object a line")
     group.add_argument("--option", action="append", default=[], metavar="K=V", help="for the function or the loader")
 
 
@@ -68,6 +72,10 @@ def read(given: argparse.Namespace) -> RunSpec:
         memory=_size(given.memory),
         disk=_size(given.disk),
         options=options,
+        ready_url=given.ready_url,
+        ready_line=given.ready_line,
+        ready_timeout=_duration(given.ready_timeout),
+        requests=str(here / given.requests) if given.requests else "",
     )
     if is_file and exercise.target:
         _see("target", exercise.target)
@@ -76,6 +84,8 @@ def read(given: argparse.Namespace) -> RunSpec:
     mistakes = [f"{key.replace('_', '-')}: {expected}" for key, expected in exercise.mistakes()]
     if mistakes:
         raise RequestError("; ".join(mistakes), hint="xpucachectl model add --help")
+    if exercise.requests:
+        _see_requests(exercise)
     return exercise
 
 
@@ -87,6 +97,23 @@ def _see(option: str, path: str) -> None:
         why = error.strerror if isinstance(error, OSError) else str(error)
         message = f"--{option} {path}: {why}"
         raise RequestError(message, hint=f"--{option} names what is loaded; give its path as it is here") from error
+
+
+def _see_requests(exercise: RunSpec) -> None:
+    from xpucached.processes import serving  # noqa: PLC0415 - hardly any model has such a file
+
+    try:
+        serving.read(exercise.requests, exercise.ready_url)
+    except serving.BadRequestsFile as error:
+        hint = 'a line is such as: {"method": "POST", "path": "/v1/completions", "body": {"prompt": "Hello"}}'
+        raise RequestError(f"--requests: {error}", hint=hint) from error
+
+
+def _duration(text: str) -> float:
+    try:
+        return quantities.duration(text)
+    except ValueError as error:
+        raise RequestError(f"--ready-timeout: {error}", hint="such as 90s or 10m") from error
 
 
 def _size(text: str | None) -> int | None:

@@ -26,6 +26,9 @@ REGISTERED: Final = "socket"
 """`Model.source` of what was registered by command; any other source is the file that declares it, and owns it."""
 
 
+_SERVING: Final = frozenset({"ready_url", "ready_line", "ready_timeout", "requests"})
+
+
 class Workload(Struct, frozen=True):
     """How to exercise a model: a command or a loader, where it runs and what it finds in its environment."""
 
@@ -45,7 +48,11 @@ class Workload(Struct, frozen=True):
         """16 hex digits that change whenever the workload does."""
         parts: list[object] = [self.command, str(self.directory), sorted(self.variables.items())]
         if not self.exercise.is_plain:
-            parts.append(asdict(self.exercise))
+            said = asdict(self.exercise)
+            if not self.exercise.serves:
+                # Others have the digest that they had before there were servers.
+                said = {name: one for name, one in said.items() if name not in _SERVING}
+            parts.append(said)
         text = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from msgspec import Struct, field
 
-from xpucached.domain.bounds import Size
+from xpucached.domain.bounds import DAY, Duration, Size
 
 
 class Loader(StrEnum):
@@ -84,6 +84,12 @@ RANDOM: Final = "random"
 _DEVICE: Final = re.compile(r"(?:cpu|(?:xpu|cuda)(?::(?:\d{1,3}|\*))?)", re.ASCII)
 _SHAPE: Final = re.compile(r"[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}(?:,[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}){0,15}", re.ASCII)
 _TARGET: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_PORT: Final = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
+_LOOPBACK: Final = re.compile(
+    rf"http://(?:127(?:\.{_OCTET}){{3}}|localhost|\[::1\])(?::{_PORT})?(?:/[!-~]*)?", re.ASCII | re.IGNORECASE
+)
+_LONGEST: Final = 8192
 _REAL_INPUTS: Final = (
     "expected a file with real text or tensors: random ones warm other kernels and give times that mean nothing; "
     'if you want them nevertheless: inputs = "random"'
@@ -104,6 +110,11 @@ class Variant(Struct, frozen=True, order=True):
     def label(self) -> str:
         """Name it for people, and as the key of its history."""
         return " ".join(part for part in (self.device, self.precision, self.shape) if part) or "default"
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL leads to this host only: what another one answers would prove nothing here."""
+    return len(url) <= _LONGEST and _LOOPBACK.fullmatch(url) is not None
 
 
 class RunSpec(Struct, frozen=True):
@@ -130,11 +141,20 @@ class RunSpec(Struct, frozen=True):
     memory: Annotated[int | None, Size()] = None  #: bytes that it may take; None is what the machine can spare
     disk: Annotated[int | None, Size()] = None  #: bytes that it may write to its temporary directory, or a file
     options: Mapping[str, str] = field(default_factory=dict)  #: for `Loader.PYTHON` and `Loader.TRAIN`, by name
+    ready_url: str = ""  #: the command is a server, and ready when this answers; only on this host
+    ready_line: str = ""  #: the command is a server, and ready when it prints a line with this text
+    ready_timeout: Annotated[float, Duration(0.001, DAY)] = 600.0  #: seconds in which a server has to be ready
+    requests: str = ""  #: a file with the requests that a server is sent, one JSON object a line
 
     @property
     def is_plain(self) -> bool:
         """Return whether it says nothing: a command, run as it stands."""
         return self == RunSpec()
+
+    @property
+    def serves(self) -> bool:
+        """Return whether the command is a server, which is told to end when it has been used."""
+        return bool(self.ready_url or self.ready_line)
 
     @property
     def elsewhere(self) -> bool:
@@ -152,6 +172,7 @@ class RunSpec(Struct, frozen=True):
         """Name what can never work: the key, and what was expected."""
         yield from self._wrong_words()
         yield from self._wrong_numbers()
+        yield from self._wrong_serving()
         if self.loader is Loader.COMMAND:
             for key in ("python", "target", "inputs"):
                 if getattr(self, key):
@@ -170,6 +191,22 @@ class RunSpec(Struct, frozen=True):
             yield "target", "expected module:function"
         if self.inputs and self.inputs != RANDOM and (not self.inputs.startswith("/") or "\0" in self.inputs):
             yield "inputs", 'expected the absolute path of a file with text or tensors, or "random"'
+
+    def _wrong_serving(self) -> Iterator[tuple[str, str]]:
+        if self.ready_url and not is_loopback(self.ready_url):
+            yield "ready_url", "expected a URL on this host, such as http://127.0.0.1:8000/health: no other is asked"
+        if self.ready_url and self.ready_line:
+            yield "ready_line", "a server is ready when a URL answers or when it prints a line: give one of both"
+        if self.ready_line and not (self.ready_line.isprintable() and len(self.ready_line) <= _LONGEST):
+            yield "ready_line", "expected a part of one line"
+        if not 0 < self.ready_timeout <= DAY:
+            yield "ready_timeout", "expected more than 0 and at most 86400 seconds"
+        if self.requests and not self.serves:
+            yield "requests", "only a server is sent requests: say when it is ready, by ready_url or ready_line"
+        if self.requests and (not self.requests.startswith("/") or "\0" in self.requests):
+            yield "requests", "expected the absolute path of a file with one JSON object a line"
+        if self.serves and self.loader is not Loader.COMMAND:
+            yield "ready_url" if self.ready_url else "ready_line", "only a command can be a server"
 
     def _wrong_words(self) -> Iterator[tuple[str, str]]:
         if self.device and _DEVICE.fullmatch(self.device) is None:

@@ -94,7 +94,11 @@ class Needs:
             self._modules([exercise.target.partition(":")[0]], [self._directory, *self._roots()])
         elif exercise.target:
             self._argument(exercise.target)
-        for text in (exercise.inputs if exercise.inputs != RANDOM else "", *exercise.options.values()):
+        for text in (
+            exercise.inputs if exercise.inputs != RANDOM else "",
+            exercise.requests,
+            *exercise.options.values(),
+        ):
             self._argument(text)
 
     # -- what is started ----------------------------------------------------------------------------------------------

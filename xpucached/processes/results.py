@@ -122,6 +122,6 @@ def _judged(
         return told.outcome, told.problem
     if status > 0:
         return Outcome.FAILED, f"exit status {status}"
-    if run.by_runner and told is None:
+    if (run.by_runner or run.is_server) and told is None:
         return Outcome.FAILED, "the model's code left the process before its end was told"
     return None, ""

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from xpucached.domain.models import Workload
 from xpucached.domain.workloads import Loader, Variant
+from xpucached.processes import child, serving
 from xpucached.processes.pause import RunLimits
 
 LIBEXEC: Final = Path(__file__).resolve().parent.parent / "libexec"
@@ -34,10 +35,20 @@ class ChildRun:
         """Whether it is the model runner that is started, and not the model's own command."""
         return self.what == "devices" or self.workload.exercise.loader is not Loader.COMMAND
 
+    @property
+    def is_server(self) -> bool:
+        """Whether it is the server runner that is started, which starts the model's own command."""
+        return not self.by_runner and self.workload.exercise.serves
+
     def command(self, descriptor: int) -> tuple[str, ...]:
         """Return the words to start; of a plain command, with the variant in the places that ask for it."""
+        if self.is_server:
+            return (*child.python(LIBEXEC / "server_runner.py"), "--fd", str(descriptor))
         if self.by_runner:
             return (self.workload.exercise.python, str(LIBEXEC / "model_runner.py"), "--fd", str(descriptor))
+        return self._words()
+
+    def _words(self) -> tuple[str, ...]:
         if self.workload.exercise.is_plain:
             return self.workload.command
         return tuple(self._filled(word) for word in self.workload.command)
@@ -49,7 +60,23 @@ class ChildRun:
         return word
 
     def order(self, token: str) -> bytes:
-        """Return what the model runner reads."""
+        """Return what the model runner reads, or the server runner.
+
+        Raises `BadRequestsFile` if a server's requests cannot be read now.
+        """
+        if self.is_server:
+            exercise = self.workload.exercise
+            requests = serving.read(exercise.requests, exercise.ready_url) if exercise.requests else ()
+            return json.dumps(
+                {
+                    "token": token,
+                    "command": self._words(),
+                    "ready_url": exercise.ready_url,
+                    "ready_line": exercise.ready_line,
+                    "ready_timeout": exercise.ready_timeout,
+                    "requests": [asdict(one) for one in requests],
+                }
+            ).encode()
         if not self.by_runner:
             return b""
         return json.dumps(

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from xpucached.domain.models import Outcome, Workload
 from xpucached.domain.plans import CompilerSpec
 from xpucached.domain.workloads import Loader, Variant
-from xpucached.processes import child, conversation, scratch, signals
+from xpucached.processes import child, conversation, scratch, serving, signals
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import CompilerProcess
 from xpucached.processes.conversation import ChildPipes
@@ -124,6 +124,8 @@ def _execute(
 ) -> RunResult:
     try:
         return _run_once(run, variables, trace, cancel, polite=polite, cgroup=cgroup)
+    except serving.BadRequestsFile as error:
+        return RunResult(Outcome.FAILED, 0.0, 0.0, 0, None, str(error), "")
     except OSError as error:
         # The host has no room for it: no memory, processes, descriptors or disk.
         return _unstarted(error)

@@ -26,6 +26,10 @@ def exercise(one: RunSpec) -> Iterator[tuple[str, str]]:
         yield "python", one.python
         yield "inputs", one.inputs
         yield "used", f"{count(one.steps, 'time')} a pass{', through torch.compile' if one.compile else ''}"
+    elif one.serves:
+        ready = f"{one.ready_url} answers" if one.ready_url else f"it prints {one.ready_line!r}"
+        yield "server", f"ready when {ready}, within {seconds(one.ready_timeout)}"
+        yield "requests", one.requests
     yield "device", f"{one.device}{', required' if one.require_device else ''}"
     yield "precisions", ", ".join(one.precisions)
     yield "shapes", " ".join(one.shapes)

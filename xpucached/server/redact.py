@@ -88,6 +88,9 @@ def _workload(one: Workload) -> Workload:
         one.exercise,
         target=_text(one.exercise.target),
         inputs=_text(one.exercise.inputs),
+        ready_url=_text(one.exercise.ready_url),
+        ready_line=_text(one.exercise.ready_line),
+        requests=_text(one.exercise.requests),
         options=dict.fromkeys(one.exercise.options, HIDDEN),
     )
     command = (*one.command[:1], *[HIDDEN for _ in one.command[1:2]])
