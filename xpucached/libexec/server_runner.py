@@ -55,7 +55,7 @@ _SHELL = 128
 _WELL = range(200, 400)
 
 
-class Unfit(Exception):
+class Unusable(Exception):
     """It cannot be used; says why, and with which exit status this is told."""
 
     def __init__(self, why: str, status: int = 1) -> None:
@@ -63,7 +63,7 @@ class Unfit(Exception):
         self.status = status
 
 
-class Line:
+class ReadyLine:
     """Passes on what a server prints, and hears a text in it."""
 
     def __init__(self, text: str) -> None:
@@ -97,7 +97,7 @@ def _place(url: str) -> tuple[str, int]:
 
 
 def _refuse_others(places: Iterable[tuple[str, int]]) -> None:
-    """Raise `Unfit` if somebody answers already: requests would be sent there, and prove nothing.
+    """Raise `Unusable` if somebody answers already: requests would be sent there, and prove nothing.
 
     And if there are no such sockets to be had here, as in a unit that allows none.
     """
@@ -106,11 +106,11 @@ def _refuse_others(places: Iterable[tuple[str, int]]) -> None:
     except OSError as error:
         if error.errno == errno.EAFNOSUPPORT:
             why = "no program may use the network here, not even this host's own: a drop-in for the unit allows that"
-            raise Unfit(f"{why} (RestrictAddressFamilies=)") from error
+            raise Unusable(f"{why} (RestrictAddressFamilies=)") from error
     for host, port in places:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=_ANSWER):
             why = "something else listens there already: stop it, or let the model's server take another port"
-            raise Unfit(f"{host}:{port}: {why}")
+            raise Unusable(f"{host}:{port}: {why}")
 
 
 def _asked(method: str, url: str, body: bytes | None, headers: dict[str, str], patience: float | None) -> str:
@@ -139,17 +139,17 @@ def _asked(method: str, url: str, body: bytes | None, headers: dict[str, str], p
 
 
 def _ended(server: subprocess.Popen[bytes], when: str) -> None:
-    """Raise `Unfit` if it has ended."""
+    """Raise `Unusable` if it has ended."""
     status = server.poll()
     if status is not None:
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         # By a signal, as a shell tells of it: whether it crashes with the cache on is found out by that.
         told = 1 if status >= 0 else _SHELL - status
-        raise Unfit(f"it ended {when} ({how}); a server has to stay in the foreground", told)
+        raise Unusable(f"it ended {when} ({how}); a server has to stay in the foreground", told)
 
 
-def _await(server: subprocess.Popen[bytes], order: ServerOrder, line: Line | None) -> None:
-    """Return when it is ready.  Raises `Unfit` if it ends, or is late."""
+def _await(server: subprocess.Popen[bytes], order: ServerOrder, line: ReadyLine | None) -> None:
+    """Return when it is ready.  Raises `Unusable` if it ends, or is late."""
     spent, last, wrong = 0.0, time.monotonic(), ""
     while True:
         _ended(server, "before it was ready")
@@ -167,12 +167,12 @@ def _await(server: subprocess.Popen[bytes], order: ServerOrder, line: Line | Non
         spent, last = spent + min(now - last, _ANSWER + 1), now
         if spent > order["ready_timeout"]:
             after = f"; {order['ready_url']}: {wrong}" if wrong else ""
-            raise Unfit(f"it was not ready after {order['ready_timeout']:g} s{after}")
+            raise Unusable(f"it was not ready after {order['ready_timeout']:g} s{after}")
 
 
 def _use(order: ServerOrder) -> None:
     server: subprocess.Popen[bytes] | None = None
-    line = Line(order["ready_line"]) if order["ready_line"] else None
+    line = ReadyLine(order["ready_line"]) if order["ready_line"] else None
     requests = order["requests"]
     _refuse_others(_places([*filter(None, [order["ready_url"]]), *(one["url"] for one in requests)]))
     try:
@@ -184,7 +184,7 @@ def _use(order: ServerOrder) -> None:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        raise Unfit(f"{order['command'][0]} could not be started: {error}") from error
+        raise Unusable(f"{order['command'][0]} could not be started: {error}") from error
     try:
         if line is not None and server.stdout is not None and server.stderr is not None:
             line.follow(server.stdout.fileno(), 1)
@@ -196,7 +196,7 @@ def _use(order: ServerOrder) -> None:
             if wrong:
                 time.sleep(_TICK)
                 _ended(server, f"while it was sent request {number}")
-                raise Unfit(f"request {number}, {one['method']} {one['url']}: {wrong}")
+                raise Unusable(f"request {number}, {one['method']} {one['url']}: {wrong}")
         _ended(server, "before it was told to")
     finally:
         _stop(server)
@@ -222,7 +222,7 @@ def main() -> int:
     report, status = {"outcome": "", "problem": ""}, 0
     try:
         _use(order)
-    except Unfit as error:
+    except Unusable as error:
         report = {"outcome": "failed", "problem": str(error)}
         status = error.status
     line = json.dumps({"token": order["token"], "report": report}).encode() + b"\n"
