@@ -134,7 +134,7 @@ def _parser() -> _ArgumentParser:
         metavar="GPU",
         help="B580, bmg-g21, a PCI id, cpu (default: those here); repeatable",
     )
-    one = verb("env", "print the variables that make programs use the cache")
+    one = verb("env", "print the variables that make programs use the cache (of one program alone: run sets them)")
     one.add_argument("model", nargs="?", metavar="MODEL", help="of this model's store (default: the managed store)")
     syntaxes = one.add_mutually_exclusive_group()
     for syntax in Syntax:

@@ -68,6 +68,7 @@ def model(value: ModelStatus, style: TextStyle) -> str:
         ("state", f"{value.warmth}: {_why(value)}" if _why(value) else value.warmth),
         ("command", shlex.join(workload.command)),
         *exercise(workload.exercise),
+        ("started by", f"xpucachectl run {registered.name} -- COMMAND"),
         ("directory", str(workload.directory)),
         ("timeout", seconds(workload.timeout)),
         ("store", str(registered.store) if registered.store else "the managed store"),
@@ -79,7 +80,7 @@ def model(value: ModelStatus, style: TextStyle) -> str:
         ("first pass", seconds(value.cold_seconds) if value.cold_seconds is not None else ""),
         ("warm pass", seconds(value.warm_seconds) if value.warm_seconds is not None else ""),
     ]
-    parts = [facts(pairs, style, whole=("command", "directory"))]
+    parts = [facts(pairs, style, whole=("command", "directory", "started by"))]
     if value.changes:
         parts.append(section("Changed since it was proven", "\n".join(map(plain, value.changes)), style))
     if workload.variables:

@@ -74,8 +74,12 @@ class ModelKeeper:
         for model in catalog.read(all_models):
             if damaged & {model.source, os.path.dirname(model.source)}:  # noqa: PTH120 - "socket" is no path
                 wanted.setdefault(model.name, model)
+        former = {model.name for model in catalog.read(all_models)}
         taken = catalog.write(sync_file_models, tuple(wanted.values()))
         known = {model.name: model for model in catalog.read(all_models)}
+        for name in former - known.keys():
+            # Its file is gone, which is as if it were removed.
+            self._clear(name)
         clashes = [
             Problem(
                 "conflict",
@@ -117,6 +121,10 @@ class ModelKeeper:
     async def _end_outdated(self) -> frozenset[ModelName]:
         return await self._context.turns.end_outdated(await self._context.read(models_by_name))
 
+    def _clear(self, name: ModelName) -> None:
+        """Clear away what other compilers cached for a model: nobody else looks there."""
+        shutil.rmtree(self._context.settings.paths.cache / "models" / name, ignore_errors=True)
+
     async def remove(self, name: ModelName) -> RemovedModel:
         """Forget a model, end its run, and clear away what other compilers cached for it.
 
@@ -127,9 +135,7 @@ class ModelKeeper:
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
         await self._context.write(remove_model, name)
         ended = name in await self._end_outdated()
-        # Where other compilers cached for it: nobody else looks there.
-        own = self._context.settings.paths.cache / "models" / name
-        await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
+        await asyncio.to_thread(self._clear, name)
         await self._surveyor.meet_drivers()
         self._context.events.post("model-removed", name, {"model": name})
         return RemovedModel(name, ended)

@@ -95,6 +95,14 @@ def test_the_same_thing_twice_is_no_error_and_another_one_is(tmp_path: Path) -> 
             with pytest.raises(Conflict, match=r"is declared in .*net\.toml, with another command$"):
                 add(one)
         assert known() == [(str(file), *COMMANDS[0])]
+        # It goes with a file, too; what is wrong with one says nothing.
+        own.mkdir(parents=True)
+        file.write_text("command = 1", encoding="utf-8")
+        asyncio.run(models.load())
+        assert own.exists()
+        file.unlink()
+        asyncio.run(models.load())
+        assert (own.parent.exists(), known()) == (False, [])
 
 
 def test_who_registers_a_model_hears_when_it_is_warmed(tmp_path: Path) -> None:
