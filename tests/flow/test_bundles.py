@@ -292,3 +292,18 @@ def test_nobody_else_loads_what_only_bundles_need(room: str) -> None:
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
 
     assert told.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("order", ["fleet", "inspecting", "importing"])
+def test_an_order_loads_only_what_it_needs(order: str) -> None:
+    heavy = ("sqlalchemy", "cryptography", "distributed", "rich", "starlette")
+    code = f"""
+import sys
+import xpucached.bundling.__main__
+before = "xpucached.kinds.table" in sys.modules
+import xpucached.bundling.{order}
+print([one for one in sys.modules if one.startswith({heavy})], before)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+
+    assert told.stdout == "[] False\n"
