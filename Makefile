@@ -5,7 +5,7 @@ RUNTIMES := $(or $(XPUCACHED_RUNTIMES),.runtimes)
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: help test runtimes machines compiled lint man dist deb rpm demo demo-gpu record fuzz mutants stress bench clean
+.PHONY: help test runtimes machines compiled lint man dist deb rpm demo demo-gpu record screenshots fuzz mutants stress bench clean
 
 help:
 	@echo 'make demo    show a cold start, a warm one, and a driver upgrade, on this machine, without root'
@@ -23,6 +23,7 @@ help:
 	@echo '             STRESS_KILLS (500) random moments'
 	@echo 'make bench   measure us and others at 10,000 to a million entries, and write docs/performance.md (BENCH_SIZES)'
 	@echo 'make record  run the demos and make docs/demo.svg and docs/demo-gpu.svg of them'
+	@echo 'make screenshots  make the pictures of the page in docs (needs Chromium)'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
 
 # Tests wait for other programs much of the time.  Each file's run in one process, one after the other.  A test that
@@ -95,6 +96,9 @@ record: .venv/installed
 	$(PYTHON) tools/gpu_driver.py $(RUNTIMES)/gpu-driver
 	$(BIN)/python demo/record.py --output docs/demo.svg -- $(BIN)/python demo/demo.py --runtimes $(RUNTIMES)
 	$(BIN)/python demo/record.py --output docs/demo-gpu.svg -- $(BIN)/python demo/gpu.py --runtimes $(RUNTIMES)
+
+screenshots: .venv/tested
+	$(BIN)/python tools/screenshots.py
 
 # Whether pip was done is remembered in a file, so that only a change of the project's needs starts it again.
 .venv/installed: pyproject.toml setup.py

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import screenshots
 from msgspec.structs import replace
 
+from tests import REPOSITORY
 from tests.support import browsers, histories
 from xpucached import codec
 from xpucached.cli import page
@@ -72,6 +74,12 @@ def test_the_page_shows_what_the_overview_says(tmp_path: Path) -> None:
         visit.page.goto(file.as_uri())
         _stop(visit)
         visit.context.close()
+
+
+def test_the_pictures_in_the_docs_are_made_by_one_command(tmp_path: Path) -> None:
+    made = screenshots.shoot(tmp_path)
+    assert {one.name for one in made} == {one.name for one in (REPOSITORY / "docs").glob("*.png")}
+    assert all(10_000 < one.stat().st_size < 200_000 for one in made)
 
 
 def _compare(shown: Page, overview: Overview) -> None:

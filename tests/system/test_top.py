@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -109,6 +110,28 @@ def test_it_follows_the_daemon_and_the_window_and_leaves_the_terminal_whole(tmp_
         os.write(one.ours, b"q")
         one.wait_for(LEFT)
         assert one.close() == 0
+
+
+def test_signals_and_a_terminal_that_closes_end_it(tmp_path: Path) -> None:
+    with api_stub.running(tmp_path) as door:
+        asked = ("--socket", str(door.path), "top")
+        wide, narrow, closed = Terminal(*asked, columns=200), Terminal(*asked, columns=60), Terminal(*asked)
+        assert "WHY" in wide.wait_for(r"MODEL.*q quit")
+        assert "WHY" not in narrow.wait_for(r"MODEL.*q quit")
+        closed.wait_for("q quit")
+        # The window's signal is answered at once, and does not end it.
+        wide.resize(60, 24)
+        wide.program.send_signal(signal.SIGWINCH)
+        assert "WHY" not in wide.wait_for(r"MODEL.*q quit")
+        wide.program.send_signal(signal.SIGTERM)
+        narrow.program.send_signal(signal.SIGHUP)
+        for one, number in ((wide, signal.SIGTERM), (narrow, signal.SIGHUP)):
+            one.wait_for(LEFT)
+            assert one.close() == 128 + number
+        # Its window was closed: nobody is left to say anything to, and nothing goes on for nobody.
+        os.close(closed.ours)
+        os.close(closed.its)
+        assert closed.program.wait(10) in {0, 128 + signal.SIGHUP, -signal.SIGHUP}
 
 
 def test_without_a_terminal_it_prints_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,6 +130,44 @@ def test_a_browser_follows_a_daemon_that_goes_and_comes_back() -> None:
         visit.context.close()
 
 
+def test_a_tab_that_is_left_open_grows_no_memory() -> None:
+    daemon = Daemon()
+    with serving(daemon) as server, browsers.chromium() as browser:
+        visit = browsers.Visit(browser, dark=False, width=640)
+        # Each answer is another one, and five seconds are none.
+        visit.page.add_init_script(
+            """const later = setTimeout, ask = fetch;
+            let body = null;
+            window.__count = 0;
+            window.setTimeout = (work, time) => later(work, time === 5000 ? 0 : time);
+            window.fetch = async (...words) => {
+                body ??= await (await ask(...words)).json();
+                window.__count += 1;
+                const data = { ...body.data, sentence: `Warm: ${window.__count}` };
+                return { ok: true, json: async () => structuredClone({ data }) };
+            };"""
+        )
+        visit.page.goto(server.address)
+        tools = visit.context.new_cdp_session(visit.page)
+        tools.send("Performance.enable")
+
+        def measured(updates: int) -> tuple[float, float, float]:
+            visit.page.wait_for_selector("h1")
+            while visit.page.evaluate("window.__count") < updates:
+                time.sleep(0.05)
+            tools.send("HeapProfiler.collectGarbage")
+            found = {one["name"]: one["value"] for one in tools.send("Performance.getMetrics")["metrics"]}
+            return found["JSHeapUsedSize"], found["Nodes"], found["JSEventListeners"]
+
+        heap, nodes, listeners = measured(100)
+        later = measured(300)
+        # Of 200 pages, which have some 700 nodes each, none is left.
+        assert later[0] < heap + 1_000_000
+        assert later[1] < nodes + 2000
+        assert later[2] <= listeners + 4
+        visit.context.close()
+
+
 def test_who_connects_and_says_nothing_keeps_the_command_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "_PATIENCE", 1.0)
     monkeypatch.setattr(web, "_MOMENT", 0.1)
