@@ -785,3 +785,31 @@ def test_a_loader_tells_the_modules_that_it_loaded_itself(keeper: Daemon, tmp_pa
     assert stands(keeper) == ("warm", 0)
     (tmp_path / "hidden.py").write_text("A = 2\n")
     keeper.until(lambda: keeper.ask("model", "show", "net")["changes"] == ["hidden.py was modified"])
+
+
+@pytest.mark.timeout(300)
+def test_what_a_changed_file_made_slower_is_told_until_somebody_has_seen_it(keeper: Daemon, application: Path) -> None:
+    keeper.start()
+    register(keeper, application)
+    for _ in range(4):
+        keeper.ctl("prewarm", "--force", "net")
+    assert "Slower or faster" not in keeper.ctl("status").stdout
+    (application / "helper.py").write_text("import time\n\nKERNEL = 1\ntime.sleep(2)\n")
+    keeper.until(lambda: stands(keeper) == ("changed", 1))
+    keeper.ctl("prewarm", "--stale")
+
+    for words in (("status",), ("why", "net")):
+        said = " ".join(keeper.ctl(*words).stdout.split())
+        assert "helper.py was modified" in said, said
+        assert "slower" in said.lower()
+    (event,) = [one for one in keeper.rows("events") if one["topic"] == "figure-shifted"]
+    assert isinstance(event["fields"], dict)
+    assert event["fields"]["changes"] == "helper.py was modified"
+    assert float(event["fields"]["after"]) > float(event["fields"]["before"]) + 1.5
+    # It is kept over a restart, and gone once it was seen.
+    keeper.end()
+    keeper.start()
+    assert "helper.py was modified" in keeper.ctl("status").stdout
+    assert "helper.py was modified" in keeper.ctl("seen", "net").stdout
+    assert "Slower or faster" not in keeper.ctl("status").stdout
+    assert keeper.ctl("seen").stdout == "nothing became slower or faster that nobody had seen\n"
