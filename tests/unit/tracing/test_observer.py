@@ -61,6 +61,14 @@ def test_time_is_measured_where_one_program_is_compiled_at_a_time_and_else_unkno
     assert [(one.root, one.kept, one.found, one.lost) for one in alone.stores] == [(Path(ROOT), 0, 1, 1)]
     both = told((ASKED.format(1), 1.0), (ASKED.format(2), 1.0), (KEPT.format(0), 3.0), (KEPT.format(1), 4.0)).told()
     assert (both.programs, both.seconds, both.unmeasured) == (2, None, 2)
+    # Another thread's answer is taken for one's own, and is counted all the same.
+    lines = [(ASKED.format(1), 1.0), (ASKED.format(2), 1.0), (KEPT.format(0), 3.0), (ASKED.format(2), 3.0)]
+    mixed = told(*lines, (KEPT.format(1), 4.0), (KEPT.format(2), 5.0)).told()
+    assert (mixed.programs, mixed.nowhere, mixed.seconds, mixed.unmeasured) == (3, 3, None, 3), "all three are lost"
+    again = told(*lines, (KEPT.format(1), 4.0), (KEPT.format(2), 5.0), (ASKED.format(3), 6.0), (KEPT.format(3), 6.5))
+    assert (again.told().seconds, again.told().unmeasured) == (0.5, 3), "then nobody waits any more"
+    more = told((ASKED.format(1), 1.0), (FOUND.format(0), 2.0), (FOUND.format(1), 2.0)).told()
+    assert (more.programs, more.nowhere) == (None, None)
     older = told(("*** Code caching: enabled", 0.0), (f"*** Code caching: {FOUND[20:].format(0)[:-1]}", 1.0)).told()
     assert (older.programs, older.nowhere, older.seconds) == (None, None, None)
     assert older.stores[0].found == 1

@@ -47,7 +47,8 @@ class SyclFollower:
         """Begin with nothing told."""
         self._asked = 0
         self._answered = 0
-        self._waiting: dict[str, float | None] = {}  # when a thread asked for the program that it has not got yet
+        self._waiting: dict[str, float] = {}  # when a thread asked for the program that it has not got yet
+        self._mixed = False  # several wait, or have, and not all of them have got their programs
         self._seconds: float | None = None
         self._unmeasured = 0
         self._off = False
@@ -64,6 +65,7 @@ class SyclFollower:
                 thread = line.partition(_THREAD)[2].partition("]")[0]
                 self._waiting.pop(thread, None)
                 self._waiting[thread] = at
+            self._mixed = self._mixed or len(self._waiting) > 1
             return
         if any(text in line for text in _OFF):
             self._off = True
@@ -86,19 +88,16 @@ class SyclFollower:
                 self._answer(at, compiled=bool(told.created))
 
     def _answer(self, at: float, *, compiled: bool) -> None:
-        # The line does not say of which thread it is: with one that waits it is that one's.
-        alone = len(self._waiting) == 1
-        began: float | None = None
-        if self._waiting:
-            self._answered += 1
-            began = self._waiting.pop(next(iter(self._waiting)))
-        if not alone:
-            # Whose answer it was is unknown, so of the others it is unknown, too, which of them are left.
-            self._waiting = dict.fromkeys(self._waiting)
-        if compiled and alone and began is not None:
+        self._answered += 1
+        # The line does not say of which thread it is: where only one has waited, it is that one's.
+        began = self._waiting.pop(next(iter(self._waiting))) if self._waiting else None
+        if not self._mixed and compiled and began is not None:
             self._seconds = (self._seconds or 0.0) + max(0.0, at - began)
         else:
             self._unmeasured += compiled
+        if self._answered >= self._asked:
+            self._mixed = False
+            self._waiting.clear()
 
     def told(self) -> RuntimeTrace:
         """Return what was told so far; what is said to be kept is looked for on disk, which blocks."""
@@ -117,7 +116,8 @@ class SyclFollower:
             )
             for root in sorted({*self._kept, *self._found})
         )
-        tells = bool(self._asked)
+        # With more answers than questions, as of a program for several devices, some were missed.
+        tells = self._asked >= max(1, self._answered)
         return RuntimeTrace(
             programs=self._asked if tells else None,
             nowhere=self._asked - self._answered + sum(lost.values()) if tells else None,
