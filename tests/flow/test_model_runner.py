@@ -285,11 +285,31 @@ def test_a_language_model_speaks(torch: Torch, precision: str) -> None:
 
 @pytest.mark.torch
 def test_a_language_model_takes_its_texts_as_they_are(torch: Torch) -> None:
-    exercise = torch.exercise(
-        Loader.TRANSFORMERS, torch.models / "speaking", inputs=torch.models / "text.txt", fresh=True
-    )
+    known = {"inputs": torch.models / "text.txt", "fresh": True, "min_output_tokens": 0}
+    exercise = torch.exercise(Loader.TRANSFORMERS, torch.models / "speaking", **known)  # type: ignore[arg-type] # named
 
-    good(run(exercise, variant=Variant("cpu")))
+    done = good(run(exercise, variant=Variant("cpu")))
+    assert done.told
+    assert done.told.figures
+    assert done.told.figures.prompts == 2
+
+
+@pytest.mark.torch
+def test_a_model_that_says_the_same_word_without_end_is_invalid(torch: Torch) -> None:
+    exercise = torch.exercise(Loader.TRANSFORMERS, torch.models / "speaking", inputs=torch.models / "text.txt")
+    done = run(exercise, variant=Variant("cpu"))
+
+    assert done.outcome is Outcome.INVALID
+    assert "repeats the same few tokens without end in " in done.detail
+
+
+@pytest.mark.torch
+def test_each_prompt_that_comes_with_us_is_asked(torch: Torch) -> None:
+    exercise = torch.exercise(Loader.TRANSFORMERS, torch.models / "mute", inputs="prompts")
+    done = run(exercise, variant=Variant("cpu"))
+
+    assert done.outcome is Outcome.INVALID
+    assert "answered nothing to 6 of 6 prompts" in done.detail
 
 
 @pytest.mark.torch

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import quantities
-from xpucached.domain.workloads import FORMS, PRECISIONS, Loader, Named, RunSpec
+from xpucached.domain.workloads import FORMS, PRECISIONS, RANDOM, SHIPPED, Loader, Named, RunSpec
 from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
     import argparse
+
+
+_WORDS: Final = frozenset({"", RANDOM, SHIPPED})
+"""What ``--inputs`` may say that is no file."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--python", default="", metavar="PATH", help="the interpreter that the application runs with")
     group.add_argument("--target", default="", metavar="T", help="the model's folder or file, or module:function")
-    group.add_argument("--inputs", default="", metavar="FILE", help="real text or tensors; or the word random")
+    group.add_argument("--inputs", default="", metavar="FILE", help="real text or tensors; or: prompts, random")
     group.add_argument("--device", default="", metavar="D", help="xpu, xpu:0, xpu:*, the same with cuda, or cpu")
     group.add_argument("--precision", action="append", default=[], metavar="P", help=f"one of {', '.join(PRECISIONS)}")
     group.add_argument("--shape", action="append", default=[], metavar="S", help="1x3x224x224; of text BATCHxLENGTH")
@@ -58,7 +62,7 @@ def read(given: argparse.Namespace) -> RunSpec:
         loader=loader,
         python=str(here / given.python) if given.python else "",
         target=str(here / given.target) if given.target and is_file else given.target,
-        inputs=str(here / given.inputs) if given.inputs not in {"", "random"} else given.inputs,
+        inputs=str(here / given.inputs) if given.inputs not in _WORDS else given.inputs,
         compile=given.compile,
         steps=given.steps,
         new_tokens=given.new_tokens,
@@ -79,7 +83,7 @@ def read(given: argparse.Namespace) -> RunSpec:
     )
     if is_file and exercise.target:
         _see("target", exercise.target)
-    if exercise.inputs not in {"", "random"}:
+    if exercise.inputs not in _WORDS:
         _see("inputs", exercise.inputs)
     mistakes = [f"{key.replace('_', '-')}: {expected}" for key, expected in exercise.mistakes()]
     if mistakes:

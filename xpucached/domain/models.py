@@ -153,6 +153,10 @@ class Figures(Struct, frozen=True):
     token_seconds: float | None = None  #: median time per further token: (end - first) / (n - 1)
     token_seconds_p95: float | None = None
     tokens: int | None = None  #: that were generated for each text, the fewest
+    first_token_seconds_p95: float | None = None
+    first_token_spread: float | None = None  #: seconds between the quartiles
+    token_spread: float | None = None  #: the same of single tokens
+    prompts: int | None = None  #: how many different ones were asked; None if that is not known
     device_memory: int | None = None  #: bytes at most, by the framework's counters
     error: float | None = None  #: distance from float32, relative to its size
 

@@ -45,19 +45,20 @@ class LoaderForm(Struct, frozen=True):
 
     target: Named
     shape: str = ""  #: what the two sizes of a shape are; empty: any sizes
+    text: bool = False  #: whether its inputs are prompts
 
 
 FORMS: Final[Mapping[Loader, LoaderForm]] = {
     Loader.COMMAND: LoaderForm(Named.NOTHING),
-    Loader.PYTHON: LoaderForm(Named.FUNCTION),
-    Loader.TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
-    Loader.GPTQ: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
-    Loader.AWQ: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
-    Loader.VLLM: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
-    Loader.LLAMA_CPP: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
-    Loader.SENTENCE_TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text"),
+    Loader.PYTHON: LoaderForm(Named.FUNCTION, text=True),
+    Loader.TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
+    Loader.GPTQ: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
+    Loader.AWQ: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
+    Loader.VLLM: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
+    Loader.LLAMA_CPP: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
+    Loader.SENTENCE_TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
     Loader.WHISPER: LoaderForm(Named.FILE, "BATCHxSAMPLES of sound"),
-    Loader.DIFFUSERS: LoaderForm(Named.FILE, "WIDTHxHEIGHT of a picture"),
+    Loader.DIFFUSERS: LoaderForm(Named.FILE, "WIDTHxHEIGHT of a picture", text=True),
     Loader.TORCHSCRIPT: LoaderForm(Named.FILE),
     Loader.EXPORT: LoaderForm(Named.FILE),
     Loader.TRAIN: LoaderForm(Named.FUNCTION),
@@ -81,6 +82,9 @@ PRECISIONS: Final = (
 RANDOM: Final = "random"
 """What ``inputs`` says to get numbers or words that nobody wrote."""
 
+SHIPPED: Final = "prompts"
+"""What ``inputs`` says to get the questions that come with xpucached, in several languages and lengths."""
+
 _DEVICE: Final = re.compile(r"(?:cpu|(?:xpu|cuda)(?::(?:\d{1,3}|\*))?)", re.ASCII)
 _SHAPE: Final = re.compile(r"[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}(?:,[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}){0,15}", re.ASCII)
 _TARGET: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
@@ -91,7 +95,8 @@ _LOOPBACK: Final = re.compile(
 )
 _LONGEST: Final = 8192
 _REAL_INPUTS: Final = (
-    "expected a file with real text or tensors: random ones warm other kernels and give times that mean nothing; "
+    "expected a file with real text or tensors, or prompts, which come with xpucached: "
+    "random ones warm other kernels and give times that mean nothing; "
     'if you want them nevertheless: inputs = "random"'
 )
 _MOST_VARIANTS: Final = 256
@@ -127,7 +132,7 @@ class RunSpec(Struct, frozen=True):
     loader: Loader = Loader.COMMAND
     python: str = ""  #: the interpreter that the application runs with
     target: str = ""  #: what is loaded: a path, or ``module:function``
-    inputs: str = ""  #: a file with text or tensors, or `RANDOM`
+    inputs: str = ""  #: a file with text or tensors, `SHIPPED` or `RANDOM`
     device: str = ""  #: where it is meant to run; ``xpu:*`` is every GPU, once per distinct environment
     precisions: tuple[str, ...] = ()
     shapes: tuple[str, ...] = ()
@@ -189,8 +194,10 @@ class RunSpec(Struct, frozen=True):
                 yield "inputs", _REAL_INPUTS
         elif _TARGET.fullmatch(self.target) is None:
             yield "target", "expected module:function"
-        if self.inputs and self.inputs != RANDOM and (not self.inputs.startswith("/") or "\0" in self.inputs):
-            yield "inputs", 'expected the absolute path of a file with text or tensors, or "random"'
+        if self.inputs == SHIPPED and not FORMS[self.loader].text:
+            yield "inputs", f"the loader {self.loader} reads no prompts: expected a file with what it reads"
+        elif self.inputs not in {"", RANDOM, SHIPPED} and (not self.inputs.startswith("/") or "\0" in self.inputs):
+            yield "inputs", 'expected the absolute path of a file with text or tensors, "prompts" or "random"'
 
     def _wrong_serving(self) -> Iterator[tuple[str, str]]:
         if self.ready_url and not is_loopback(self.ready_url):

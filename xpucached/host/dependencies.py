@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.dependencies import Role
-from xpucached.domain.workloads import FORMS, RANDOM, Loader, Named
+from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
 from xpucached.host.digests import head, names, ordinary
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Needs:
         elif exercise.target:
             self._argument(exercise.target)
         for text in (
-            exercise.inputs if exercise.inputs != RANDOM else "",
+            exercise.inputs if exercise.inputs not in {RANDOM, SHIPPED} else "",
             exercise.requests,
             *exercise.options.values(),
         ):

@@ -18,12 +18,13 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING or __package__:
+    from xpucached.libexec.answers import token_figures
     from xpucached.libexec.evidence import devices, must_be_finite, own_modules, ran_where, tensors_in, wait
     from xpucached.libexec.loaders.table import LOADERS
     from xpucached.libexec.run_order import Foreign, Invalid, RunOrder, Subject, Token, Unfit, torch_of
@@ -33,6 +34,7 @@ else:
     sys.modules["xpucached_libexec"] = _package = ModuleType("xpucached_libexec")
     _package.__path__ = [str(Path(__file__).resolve().parent)]
     _writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    from xpucached_libexec.answers import token_figures
     from xpucached_libexec.evidence import devices, must_be_finite, own_modules, ran_where, tensors_in, wait
     from xpucached_libexec.loaders.table import LOADERS
     from xpucached_libexec.run_order import Foreign, Invalid, RunOrder, Subject, Token, Unfit, torch_of
@@ -50,7 +52,7 @@ def _measure(job: RunOrder) -> dict[str, object]:
     spans: list[float] = []
     tokens: list[Token] = []
     result: object = None
-    for _ in range(job.steps):
+    for _ in range(max(job.steps, subject.prompts if job.every else 0)):
         began = time.monotonic()
         result = subject.call()
         wait(job)
@@ -68,33 +70,12 @@ def _measure(job: RunOrder) -> dict[str, object]:
     report["files"] = own_modules()
     try:
         must_be_finite(result)
-        figures.update(_token_figures(job, tokens))
+        figures.update(token_figures(job, tokens))
         if job.compare and job.tolerance is not None and job.precision not in {"", "float32"}:
             figures["error"] = _distance(job, subject)
     except Invalid as problem:
         report |= {"outcome": "invalid", "problem": str(problem)}
     return report
-
-
-def _token_figures(job: RunOrder, tokens: Sequence[Token]) -> dict[str, object]:
-    if not tokens:
-        return {}
-    fewest = min(one.fewest for one in tokens)
-    if fewest < job.min_output_tokens:
-        empty = sum(one.fewest < job.min_output_tokens for one in tokens)
-        raise Invalid(
-            f"{empty} of {len(tokens)} uses gave fewer than {job.min_output_tokens} tokens (the fewest: {fewest}): "
-            "their times mean nothing"
-        )
-    # The first use compiles; where there are others, they tell.
-    steady = [one for one in (tokens[1:] or tokens) if one.times]
-    each = sorted(one.each for one in steady if one.each is not None)
-    return {
-        "tokens": fewest,
-        "first_token_seconds": statistics.median(one.first for one in steady) if steady else None,
-        "token_seconds": statistics.median(each) if each else None,
-        "token_seconds_p95": each[min(len(each) - 1, math.ceil(0.95 * len(each)) - 1)] if each else None,
-    }
 
 
 def _distance(job: RunOrder, subject: Subject) -> float:

@@ -37,6 +37,9 @@ class Token:
         self.began = began
         self.times: list[float] = []
         self.fewest = 0
+        self.prompt: int | None = None  #: which of them was asked; None if that is not known
+        self.answers: list[list[int]] = []  #: the tokens of each row, without those that end it
+        self.bound = 0  #: so many there could be
 
     @property
     def first(self) -> float:
@@ -69,6 +72,8 @@ class RunOrder:
         self.precision = variant["precision"]
         self.shape = variant["shape"]
         self.compare = bool(given.get("compare"))
+        self.every = bool(given.get("every"))
+        """Whether each prompt is to be asked, also if there are more than `steps`."""
 
     @property
     def sizes(self) -> list[list[int]]:
@@ -97,6 +102,7 @@ class Subject:
         self.token: Token | None = None  #: of the newest use
         #: bytes of weights by the type of the device, of a program that is no part of this process
         self.places: Mapping[str, int] = {}
+        self.prompts = 0  #: how many different ones there are
 
 
 def torch_of(job: RunOrder) -> ModuleType:

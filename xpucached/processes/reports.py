@@ -21,7 +21,7 @@ _LARGEST: Final = 1 << 62
 _LONGEST: Final = 1 << 20
 """Bytes of one line."""
 _OUTCOMES: Final = {"failed", "invalid", "over-memory", "over-disk"}
-_WHOLE: Final = frozenset({"tokens", "device_memory"})
+_WHOLE: Final = frozenset({"tokens", "prompts", "device_memory"})
 
 
 class SupervisorReport(Struct, frozen=True):

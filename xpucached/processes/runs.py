@@ -10,11 +10,13 @@ from typing import Final
 from msgspec.structs import asdict
 
 from xpucached.domain.models import Workload
-from xpucached.domain.workloads import Loader, Variant
+from xpucached.domain.workloads import SHIPPED, Loader, Variant
 from xpucached.processes import child, serving
 from xpucached.processes.pause import RunLimits
 
 LIBEXEC: Final = Path(__file__).resolve().parent.parent / "libexec"
+
+PROMPTS: Final = LIBEXEC.parent / "data" / "prompts.txt"
 
 DISK: Final = 10 << 30
 """Bytes that a child may write to its temporary directory: compilers leave some hundred megabytes there."""
@@ -79,13 +81,18 @@ class ChildRun:
             ).encode()
         if not self.by_runner:
             return b""
+        exercise = asdict(self.workload.exercise)
+        shipped = exercise["inputs"] == SHIPPED
+        if shipped:
+            exercise["inputs"] = str(PROMPTS)
         return json.dumps(
             {
                 "token": token,
                 "what": self.what,
                 "compare": self.compare,
                 "variant": asdict(self.variant),
-                "exercise": asdict(self.workload.exercise),
+                "exercise": exercise,
+                "every": shipped,
             },
             default=str,
         ).encode()

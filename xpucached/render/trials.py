@@ -58,8 +58,8 @@ def trials(values: Sequence[Trial], style: TextStyle) -> str:
             "-" if alone else seconds(first.first_seconds if first else one.passes[0].seconds if one.passes else None),
             seconds(last.first_seconds if last else one.passes[-1].seconds if one.passes else None),
             _exactly(last.steady_seconds if last else None),
-            _exactly(last.first_token_seconds if last else None),
-            _exactly(last.token_seconds if last else None),
+            _ranged(last.first_token_seconds, last.first_token_seconds_p95, last.first_token_spread) if last else "-",
+            _ranged(last.token_seconds, last.token_seconds_p95, last.token_spread) if last else "-",
             Cell(one.device or str(one.ran_on), _PLACES[one.ran_on]),
             one.detail,
         ])  # fmt: skip
@@ -71,6 +71,13 @@ def trials(values: Sequence[Trial], style: TextStyle) -> str:
         for line in one.evidence:
             text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(line)}', style, 2)}"
     return text
+
+
+def _ranged(median: float | None, high: float | None, spread: float | None) -> str:
+    told = _exactly(median)
+    if high is not None:
+        told += f", p95 {_exactly(high)}"
+    return told if spread is None else f"{told}, spread {_exactly(spread)}"
 
 
 def _exactly(count: float | None) -> str:

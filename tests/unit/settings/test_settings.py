@@ -694,7 +694,7 @@ precisions = ["float16"]
         (LOADED + 'command = ["/bin/true"]\n', 7, "command: the loader transformers has none"),
         (LOADED.replace("/usr/bin/python3", "python3"), 2, "python: expected the absolute path of the interpreter"),
         (LOADED.replace("/srv/model", "model"), 3, "target: expected the absolute path of the model's folder or file"),
-        (LOADED.replace('"random"', '""'), 4, "inputs: expected a file with real text or tensors: random ones warm"),
+        (LOADED.replace('"random"', '""'), 4, "inputs: expected a file with real text or tensors, or prompts"),
         (LOADED.replace('"random"', '"texts"'), 4, "inputs: expected the absolute path of a file"),
         (LOADED.replace('"xpu:*"', '"gpu"'), 5, "device: expected xpu, xpu:0, xpu:*, cuda"),
         (LOADED.replace("float16", "float17"), 6, "precisions: unknown precision 'float17'; known are: float32"),

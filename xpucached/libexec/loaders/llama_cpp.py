@@ -41,13 +41,15 @@ def llama_cpp(job: RunOrder) -> Subject:
     words += ["-n", str(job.new_tokens), "-no-cnv", "--no-display-prompt", "--simple-io", "--seed", "1"]
 
     def call() -> object:
-        prompt = prompts[next(turn) % len(prompts)]
-        said, told = _run([*words, "-p", prompt])
+        asked = next(turn) % len(prompts)
+        said, told = _run([*words, "-p", prompts[asked]])
         subject.token = _token(said, told)
+        subject.token.prompt = asked
         subject.places = _places(told)
         return None
 
     subject = Subject(call)
+    subject.prompts = len(prompts)
     return subject
 
 

@@ -93,11 +93,14 @@ def vllm(job: RunOrder) -> Subject:
         began = time.monotonic()
         done = engine.generate([lines[(first + row) % len(lines)] for row in range(rows)], how, use_tqdm=False)
         # It gives no token before the last: of how they came nothing is known.
-        subject.token = Token(began)
-        subject.token.fewest = min(len(one.outputs[0].token_ids) if one.outputs[0].text.strip() else 0 for one in done)
+        token = subject.token = Token(began)
+        token.prompt, token.bound = first % len(lines), job.new_tokens
+        token.answers = [list(one.outputs[0].token_ids) for one in done]
+        token.fewest = min(len(one.outputs[0].token_ids) if one.outputs[0].text.strip() else 0 for one in done)
         return None
 
     subject = Subject(call)
+    subject.prompts = len(lines)
     return subject
 
 
@@ -111,7 +114,8 @@ def _spoken(job: RunOrder, model: Foreign, tokenizer: Foreign) -> Subject:
     turn = iter(range(1 << 62))
 
     def call() -> object:
-        prompt = prompts[next(turn) % len(prompts)]
+        asked = next(turn) % len(prompts)
+        prompt = prompts[asked]
         streamer = Streamer(time.monotonic())
         with torch.no_grad(), context(job, torch):
             ids = model.generate(
@@ -124,8 +128,9 @@ def _spoken(job: RunOrder, model: Foreign, tokenizer: Foreign) -> Subject:
             )
         fresh = cast("list[list[int]]", ids[:, prompt.shape[1] :].tolist())
         said = [str(tokenizer.decode(row, skip_special_tokens=True)) for row in fresh]
-        counts = [len([one for one in row if one not in ends]) if text.strip() else 0 for row, text in zip(fresh, said)]
-        streamer.token.fewest = min(counts)
+        answers = [[one for one in row if one not in ends] for row in fresh]
+        streamer.token.fewest = min(len(row) if text.strip() else 0 for row, text in zip(answers, said))
+        streamer.token.prompt, streamer.token.answers, streamer.token.bound = asked, answers, job.new_tokens
         subject.token = streamer.token
         return ids
 
@@ -134,6 +139,7 @@ def _spoken(job: RunOrder, model: Foreign, tokenizer: Foreign) -> Subject:
             return model(prompts[0]).logits
 
     subject = Subject(call, logits)
+    subject.prompts = len(prompts)
     return subject
 
 
