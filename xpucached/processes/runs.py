@@ -81,17 +81,17 @@ class ChildRun:
             ).encode()
         if not self.by_runner:
             return b""
-        exercise = asdict(self.workload.exercise)
-        shipped = exercise["inputs"] == SHIPPED
+        given = asdict(self.workload.exercise)
+        shipped = given["inputs"] == SHIPPED
         if shipped:
-            exercise["inputs"] = str(PROMPTS)
+            given["inputs"] = str(PROMPTS)
         return json.dumps(
             {
                 "token": token,
                 "what": self.what,
                 "compare": self.compare,
                 "variant": asdict(self.variant),
-                "exercise": exercise,
+                "exercise": given,
                 "every": shipped,
             },
             default=str,
