@@ -22,11 +22,19 @@ if TYPE_CHECKING:
 
 _LIBRARIES: Final[Mapping[Loader, tuple[str, ...]]] = {
     Loader.TRANSFORMERS: ("torch", "transformers"),
+    Loader.GPTQ: ("torch", "transformers", "gptqmodel"),
+    Loader.AWQ: ("torch", "transformers", "gptqmodel"),
+    Loader.VLLM: ("torch", "vllm"),
+    Loader.SENTENCE_TRANSFORMERS: ("torch", "sentence_transformers"),
+    Loader.WHISPER: ("torch", "transformers"),
     Loader.DIFFUSERS: ("torch", "diffusers"),
     Loader.TORCHSCRIPT: ("torch",),
     Loader.EXPORT: ("torch",),
 }
 """What each loader imports."""
+
+_QUANTIZING: Final = ("torchao", "bitsandbytes")
+"""What the precisions import that begin with its name."""
 
 _FIND: Final = """\
 import importlib.util, sys
@@ -73,6 +81,7 @@ def _of_modules(asked: AddModel) -> Iterator[str]:
     """Ask the model's own Python whether it finds what will be imported."""
     exercise = asked.exercise
     names = [*_LIBRARIES.get(exercise.loader, ())]
+    names += [name for name in _QUANTIZING if any(one.startswith(f"{name}-") for one in exercise.precisions)]
     if exercise.loader in {Loader.PYTHON, Loader.TRAIN}:
         # What stands above a module would be run.
         names.append(exercise.target.partition(":")[0].partition(".")[0])

@@ -89,3 +89,18 @@ def test_a_driver_of_the_environment_is_found_and_the_lines_that_lead_there(tmp_
     assert said[4].strip() == (
         f'variables = {{ LD_LIBRARY_PATH = "{libraries}:/opt/lib", OCL_ICD_FILENAMES = "{driver}" }}'
     )
+
+
+@pytest.mark.flow
+def test_packages_of_the_loader_and_of_the_precision_are_looked_for(tmp_path: Path) -> None:
+    exercise = RunSpec(
+        loader=Loader.GPTQ,
+        python=sys.executable,
+        target=str(tmp_path),
+        device="cpu",
+        inputs="prompts",
+        precisions=("bitsandbytes-int8",),
+    )
+    (said,) = registration.notes(asked(tmp_path, exercise=exercise), HOST, own=True)
+
+    assert said == f"{sys.executable} does not find torch and transformers and gptqmodel and bitsandbytes in {tmp_path}"
