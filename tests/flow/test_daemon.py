@@ -236,6 +236,15 @@ def test_reload_takes_a_good_configuration_and_refuses_a_bad_one(host: Daemon) -
     host.process.send_signal(signal.SIGHUP)
     host.until(lambda: "42" in str(host.ask("config", "show")["policy.grace"]))
     host.until(lambda: "xpucached.toml:2" not in host.ctl("status").stdout)
+    # Who watches, too; and what a daemon keeps for its life is said, and is refused with all that stands beside it.
+    assert host.ask("status")["watching"]["mode"] != "polling"  # type: ignore[index]
+    host.configure("[watch]\nmode = 'polling'\n")
+    host.process.send_signal(signal.SIGHUP)
+    host.until(lambda: host.ask("status")["watching"]["mode"] == "polling")  # type: ignore[index]
+    host.configure("[paths]\nsocket_mode = '0666'\n[watch]\nmode = 'auto'\n")
+    host.process.send_signal(signal.SIGHUP)
+    host.until(lambda: "restart-needed" in str(host.ask("status")["problems"]))
+    assert host.ask("status")["watching"]["mode"] == "polling"  # type: ignore[index]
 
 
 def test_model_files_are_read_again_when_they_change(host: Daemon) -> None:

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -317,8 +318,7 @@ class Daemon:
             problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
             self._service.context.settings_problems = (problem,)
         else:
-            fixed = (self._settings.paths.state, self._settings.paths.cache, self._settings.paths.socket)
-            if fixed != (fresh.paths.state, fresh.paths.cache, fresh.paths.socket):
+            if (own := attrgetter("state", "cache", "socket", "socket_mode"))(fresh.paths) != own(self._settings.paths):
                 problem = Problem("restart-needed", "paths changed in the configuration", "restart xpucached")
                 self._service.context.settings_problems = (problem,)
             elif short := await self._too_small(fresh):

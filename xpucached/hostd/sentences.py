@@ -10,6 +10,7 @@ from xpucached.errors import Conflict, Denied, Unavailable, XpucachedError
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
 
 def stranger() -> Denied:
@@ -33,6 +34,15 @@ def files_silent() -> Problem:
         "driver-files-silent",
         "a file system on which the driver is looked for does not answer: whether the driver changed is unknown",
         "see what LD_LIBRARY_PATH, OCL_ICD_FILENAMES and the like name in [driver], and: findmnt",
+    )
+
+
+def unwritten(file: Path, why: str) -> Problem:
+    """Say that what is known of the users is lost when the host's daemon ends."""
+    return Problem(
+        "state-not-kept",
+        f"what is known of the users cannot be written to {file}: {why}; workers on a disk that is full do not start",
+        f"see: df {file.parent}; systemctl restart xpucached when there is room",
     )
 
 

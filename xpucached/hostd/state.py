@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached import codec, messages
 from xpucached.domain.users import SavedState
+from xpucached.hostd.sentences import unwritten
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from xpucached.domain.host import Problem
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,8 @@ class StateFile:
         # or a pipe, of ours.
         self._motd = runtime.parent / "motd.d/60-xpucached"
         self._writing = threading.Lock()
+        self.problems: tuple[Problem, ...] = ()
+        """Why the last writing failed."""
 
     def recall(self) -> SavedState:
         """Return what was kept; nothing if it cannot be read."""
@@ -63,6 +68,9 @@ class StateFile:
             beside.replace(self._file)
         except OSError as error:
             log.warning("what is known of the users cannot be kept: %s", error)
+            self.problems = (unwritten(self._file, error.strerror or str(error)),)
+        else:
+            self.problems = ()
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with os.fdopen(os.open(self._motd, flags), "w", encoding="utf-8") as shown:

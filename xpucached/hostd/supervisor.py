@@ -305,7 +305,7 @@ class HostDaemon:
         failing = tuple(
             failure(one, self._known.failing.get(one.uid)) for one in shown if one.state is WorkerState.FAILED
         )
-        ours = (*self.settings_problems, *self._problems, *self._unseen) if only is None else ()
+        ours = (*self.settings_problems, *self._problems, *self._memory.problems, *self._unseen) if only is None else ()
         problems = (*ours, *failing)
         if forbidden := self._workers.forbidden:
             problems = (Problem("workers-forbidden", forbidden.message, forbidden.hint), *problems)

@@ -36,7 +36,7 @@ from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.status import Verdict
-from xpucached.domain.users import HostStatus, UserSocket, UserStatus, WorkerState
+from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatus, WorkerState
 from xpucached.errors import Busy, Conflict, Denied, NotFound, SettingsError, Unavailable, XpucachedError
 from xpucached.host import driver_stamp, staged
 from xpucached.host.roots import HostRoots
@@ -1136,6 +1136,17 @@ def test_what_was_remembered_may_be_lost(tmp_path: Path) -> None:
         (tmp_path / "state" / "users.json").write_bytes(damage)
 
         assert make(tmp_path, WorkerUnitsStub(), tmp_path)._stamp == ""
+
+
+def test_what_cannot_be_written_down_is_a_problem_until_it_can(tmp_path: Path) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path)
+    (tmp_path / "state").rmdir()
+    one._memory.keep(SavedState())
+    (said,) = one.status(None).problems
+    assert (said.code, "No such file" in said.message, "df " in said.hint) == ("state-not-kept", True, True)
+    (tmp_path / "state").mkdir()
+    one._memory.keep(SavedState())
+    assert one.status(None).problems == ()
 
 
 # -- models of the host ---------------------------------------------------------------------------------------------
