@@ -10,12 +10,13 @@ import re
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, BinaryIO, Final
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from xpucached import messages
 from xpucached.errors import BadBundle, NotFound, RegistryError
 from xpucached.registry.part import PartialBlob
 from xpucached.registry.retrying import RETRIED, Interrupted, Retries
+from xpucached.registry.transport import address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,7 @@ class Registry:
                 continue
             if answer.status in _REDIRECTED and method in {"GET", "HEAD"}:
                 with answer:
-                    url = urlsplit(urljoin(url.geturl(), answer.header("Location")))
+                    url = address(answer.header("Location"), url)
                 continue
             if answer.status in RETRIED:
                 with answer:
@@ -149,7 +150,7 @@ class Registry:
             more = _NEXT.search(answer.header("Link"))
             if more is None:
                 break
-            url = urlsplit(urljoin(url.geturl(), more[1]))
+            url = address(more[1], url)
             if (url.scheme, url.netloc) != (self._base.scheme, self._base.netloc):
                 raise RegistryError(f"{self.where.host} sends to another host for a list: {url.hostname}")
         return found
@@ -266,7 +267,7 @@ class Registry:
             return self._location(answer)
 
     def _location(self, answer: RegistryAnswer) -> SplitResult:
-        url = urlsplit(urljoin(answer.url.geturl(), answer.header("Location")))
+        url = address(answer.header("Location"), answer.url)
         if (url.scheme, url.netloc) != (self._base.scheme, self._base.netloc):
             raise RegistryError(f"{self.where.host} wants an upload to be sent to another host: {url.hostname}")
         return url

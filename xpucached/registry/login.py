@@ -11,6 +11,7 @@ from xpucached import messages
 from xpucached.errors import RegistryDenied, RegistryError
 from xpucached.registry.reference import is_loopback
 from xpucached.registry.retrying import RETRIED, Interrupted, NoTls, Retries
+from xpucached.registry.transport import address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,7 +122,7 @@ class Login:
             raise RegistryDenied(f"{url.hostname} wants an account without TLS: it is not told", hint=hint)
 
     def _token(self, said: dict[str, str]) -> str:
-        url = urlsplit(said.get("realm", ""))
+        url = address(said.get("realm", ""), self.base, relative=False)
         host = url.hostname or ""
         if not host or url.username is not None:
             raise RegistryError(f"{self._where.host} does not say who gives tokens for it")

@@ -80,6 +80,13 @@ def parse(text: str) -> Reference:
     host = found["host"].lower()
     if "." not in host and ":" not in host and host != "localhost":
         raise RequestError(f"{text[:80]!r} names no registry: {host!r} is no host's name", hint=hint)
+    try:
+        port = urlsplit(f"//{host}").port
+        host.partition(":")[0].encode("idna")
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise RequestError(f"{text[:80]!r} names no registry: {host[:80]!r} is no host's name", hint=hint)
     digest = found["digest"] or ""
     return Reference(host, found["repository"], found["tag"] or ("" if digest else _LATEST), digest)
 

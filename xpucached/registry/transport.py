@@ -11,7 +11,7 @@ import ssl
 import time
 import urllib.request
 from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from xpucached import __version__
 from xpucached.errors import RegistryError
@@ -28,6 +28,23 @@ _CONNECT: Final = 10.0
 _PIECE: Final = 64 << 10
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE"})
 _PORTS: Final = {"http": 80, "https": 443}
+
+
+def address(text: str, told_by: SplitResult, *, relative: bool = True) -> SplitResult:
+    """Read where a registry sends us; ``relative`` says whether it may leave its own host out.
+
+    Raises `RegistryError`, also where somebody who is not on this host sends to a server that only this host reaches.
+    """
+    try:
+        url = urlsplit(urljoin(told_by.geturl(), text) if relative else text)
+        url.geturl().encode("ascii")
+        (url.hostname or "").encode("idna")
+        _ = url.port
+    except ValueError:
+        raise RegistryError(f"{text[:200]} is no address of a registry") from None
+    if is_loopback(url.hostname or "") and not is_loopback(told_by.hostname or ""):
+        raise RegistryError(f"{told_by.hostname} sends to a server of this host itself: {url.netloc[:200]}")
+    return url
 
 
 class _Patient:
@@ -119,9 +136,8 @@ class RegistryAnswer:
             found += part
             if len(found) > most:
                 raise RegistryError(f"{self.url.hostname} answered with more than {most} bytes where few were expected")
-        said = self.header("Content-Length")
-        if said.isdecimal() and len(found) < int(said):
-            raise Interrupted(f"{self.url.hostname} broke off after {len(found)} of {said} bytes")
+        if left := self._response.length:
+            raise Interrupted(f"{self.url.hostname} broke off after {len(found)} of {len(found) + left} bytes")
         return bytes(found)
 
     def close(self) -> None:
@@ -211,10 +227,14 @@ class Transport:
         proxy = urllib.request.getproxies_environment().get("https", "")
         if not proxy or is_loopback(host) or urllib.request.proxy_bypass(host):
             return http.client.HTTPSConnection(host, port, timeout=_CONNECT, context=self._tls)
-        way = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        try:
+            way = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+            port_there = way.port or 3128
+        except ValueError:
+            raise RegistryError("HTTPS_PROXY is no address", hint="HTTPS_PROXY=http://HOST:PORT") from None
         if way.scheme not in {"", "http"} or not way.hostname:
             raise RegistryError(f"a proxy of this form is not known: {way.scheme}", hint="HTTPS_PROXY=http://HOST:PORT")
-        made = http.client.HTTPSConnection(way.hostname, way.port or 3128, timeout=_CONNECT, context=self._tls)
+        made = http.client.HTTPSConnection(way.hostname, port_there, timeout=_CONNECT, context=self._tls)
         who = base64.b64encode(f"{unquote(way.username or '')}:{unquote(way.password or '')}".encode()).decode()
         made.set_tunnel(host, port, {"Proxy-Authorization": f"Basic {who}"} if way.username else {})
         return made

@@ -8,6 +8,7 @@ import ssl
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from xpucached.bundle import trust
 from xpucached.bundling import registries as bundling
 from xpucached.domain.bundles import PullBundle, PullReport, PushBundle, PushReport, RegistryAccess
 from xpucached.errors import AlreadyThere, BadBundle, Conflict, NotFound, RegistryDenied, RegistryError, RequestError
-from xpucached.registry import client, reference, retrying
+from xpucached.registry import client, reference, retrying, transport
 from xpucached.registry.accounts import Account
 from xpucached.registry.login import Login
 from xpucached.registry.transport import Transport
@@ -403,6 +404,46 @@ def test_a_way_that_is_not_safe_is_not_gone(registry: SmallRegistry, bundle: Pat
         pull(registry, tmp_path / "bundle", access=replace(QUICK, plain_http=False))
 
 
+@pytest.mark.parametrize(
+    "where",
+    ["http://[x/blob", "http://127.0.0.1:99999/", "http://127.0.0.1/\xe4", f"http://{'a' * 64}.example/", "/\xe4"],
+)
+def test_an_address_that_is_none_is_said(registry: SmallRegistry, bundle: Path, tmp_path: Path, where: str) -> None:
+    push(registry, bundle)
+    registry.instead = lambda request: "/blobs/" in request.path and request.say(302, Location=where)
+    with pytest.raises(RegistryError, match="no address of a registry"):
+        pull(registry, tmp_path / "bundle")
+    registry.instead = None
+    registry.realm = where
+    with pytest.raises(RegistryError, match="no address of a registry|does not say who gives tokens"):
+        pull(registry, tmp_path / "bundle")
+
+
+def test_who_is_elsewhere_sends_nobody_to_a_server_of_this_host() -> None:
+    base = urlsplit("https://registry.example.com/v2/")
+    for where in ("http://127.0.0.1:631/", "//localhost/x", "http://[::1]:8080/"):
+        with pytest.raises(RegistryError, match="a server of this host itself"):
+            transport.address(where, base)
+    assert transport.address("blobs/x", base).geturl() == "https://registry.example.com/v2/blobs/x"
+
+
+def test_a_length_of_more_digits_than_are_read_is_none(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    push(registry, bundle)
+
+    def instead(request: Request) -> bool:
+        if request.command != "GET" or "/manifests/" not in request.path or not request.auth:
+            return False
+        request.send_response(200)
+        request.send_header("Content-Length", "7" * 5000)
+        request.end_headers()
+        request.close_connection = True
+        return True
+
+    registry.instead = instead
+    with pytest.raises(BadBundle):
+        pull(registry, tmp_path / "bundle")
+
+
 def test_an_account_is_told_to_the_host_that_gives_tokens_only_if_it_may_hear_it(
     registry: SmallRegistry, bundle: Path, tmp_path: Path
 ) -> None:
@@ -511,7 +552,7 @@ def test_a_place_that_others_made_is_not_used(registry: SmallRegistry, bundle: P
     [
         *("app:v1", "app", "", "/app", "h.example//app", "h.example/App", "h.example/../app", "h.example:x/app"),
         *("http://h.example/app", "h.example/app:v 1", "user@h.example/a", "h.example/app@sha256:77"),
-        *("h.example/app?x", "h.example/app#x"),
+        *("h.example/app?x", "h.example/app#x", "h.example:99999/app", "[::::]:5000/app", f"{'a' * 64}.example/app"),
     ],
 )
 def test_what_is_no_place_in_a_registry_is_refused(text: str, tmp_path: Path) -> None:
