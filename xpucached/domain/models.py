@@ -177,11 +177,12 @@ class DeviceUse(Struct, frozen=True):
     cpu_entries: int = 0  #: for its processor
     unplaced_entries: int = 0  #: for devices that are not here, or of which nobody knows what they are
     graphics: tuple[GraphicsUse, ...] = ()  #: devices that its processes had open; empty: none was seen, or no counters
+    worked: bool = False  #: whether engines worked for it, also where it is not known for how long
 
     @property
     def only_cpu(self) -> bool:
         """Whether all that was seen was for the processor, and nothing for a GPU."""
-        busy = any(one.seconds > 0 for one in self.graphics)
+        busy = self.worked or any(one.seconds > 0 for one in self.graphics)
         return bool(self.cpu_entries) and not (self.gpu_entries or self.unplaced_entries or busy)
 
     @property
@@ -194,6 +195,8 @@ class DeviceUse(Struct, frozen=True):
             for one in self.graphics
             if one.seconds > 0 or one.memory
         ]
+        if self.worked and not any(one.seconds > 0 for one in self.graphics):
+            parts.append("the engines of a GPU worked for it, for a time that is not known")
         if self.only_cpu:
             return "ran on the CPU: no kernel for a GPU was used"
         if self.unplaced_entries:

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 def device_use(
-    counts: Mapping[Target | None, int], devices: Iterable[Device], graphics: Iterable[Sequence[GraphicsUse]]
+    counts: Mapping[Target | None, int],
+    devices: Iterable[Device],
+    graphics: Iterable[Sequence[GraphicsUse]],
+    *,
+    worked: bool = False,
 ) -> DeviceUse:
     """Sum up a variant's passes.
 
     ``counts`` are its entries by what they are for (None: not known), ``devices`` those that its programs meet,
-    ``graphics`` what the kernel counted in each pass.
+    ``graphics`` what the kernel counted in each pass, ``worked`` whether engines were seen to work: xe tells no time
+    of what was looked at but once.
     """
     gpus: set[Target] = set()
     others: set[Target] = set()
@@ -35,4 +40,5 @@ def device_use(
         sums[one.device] = GraphicsUse(one.device, one.driver, before.seconds + one.seconds, most)
     on_gpus = sum(number for target, number in counts.items() if target in gpus)
     on_others = sum(number for target, number in counts.items() if target in others - gpus)
-    return DeviceUse(on_gpus, on_others, sum(counts.values()) - on_gpus - on_others, tuple(sums.values()))
+    unplaced = sum(counts.values()) - on_gpus - on_others
+    return DeviceUse(on_gpus, on_others, unplaced, tuple(sums.values()), worked)

@@ -253,15 +253,16 @@ class TrialRunner:
         counts = {target: number for target, number in known.items() if target is not None}
         devices = self._context.present.seen_by(model.name).devices
         gpus = {one for device in devices if device.pci_address for one in device.environments}
-        use = device_use(known, devices, [one.graphics for one in executions])
         engines: dict[str, int] = {}
         for one in executions:
             for address, spent in one.engines.items():
                 engines[address] = engines.get(address, 0) + spent
+        worked = any(engines.values())
+        use = device_use(known, devices, [one.graphics for one in executions], worked=worked)
         evidence = [f"{count} entries are for {one.device}, driver {one.toolchain}" for one, count in counts.items()]
         evidence += [f"the engines of {address} worked for it" for address, spent in engines.items() if spent]
         names = sorted({one.device for one in counts})
-        on_gpu = bool(counts.keys() & gpus) or any(engines.values())
+        on_gpu = bool(counts.keys() & gpus) or worked
         on_host = bool(counts.keys() - gpus)
         told = next((one.told for one in reversed(executions) if one.told is not None), None)
         if told is not None and told.ran_on is not RanOn.UNKNOWN:

@@ -36,6 +36,12 @@ def devices() -> list[Device]:
         (device_use({}, devices(), []), "unknown: neither kernels for a device nor work of a GPU's engines", False),
         (device_use({OPENCL: 2, CPU: 1}, devices(), []), "2 kernels for a GPU were compiled or used", False),
         (device_use({CPU: 1}, devices(), [(B580,), (B580,)]), "(xe) worked 3.0 s for it, with 3 MiB at most", False),
+        # A client of xe that was looked at once tells cycles, and no time.
+        (
+            device_use({CPU: 1}, devices(), [(GraphicsUse("0000:03:00.0", "xe", 0.0, 0),)], worked=True),
+            "the engines of a GPU worked for it, for a time that is not known",
+            False,
+        ),
         # Nobody knows what it is for.
         (device_use({CPU: 1, AWAY: 1}, devices(), []), "unknown", False),
         (device_use({CPU: 1, None: 1}, devices(), []), "unknown: 1 ", False),
