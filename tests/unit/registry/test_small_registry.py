@@ -415,7 +415,7 @@ def test_an_address_that_is_none_is_said(registry: SmallRegistry, bundle: Path, 
         pull(registry, tmp_path / "bundle")
     registry.instead = None
     registry.realm = where
-    with pytest.raises(RegistryError, match="no address of a registry|does not say who gives tokens"):
+    with pytest.raises(RegistryError, match=r"no address of a registry|does not say who gives tokens"):
         pull(registry, tmp_path / "bundle")
 
 
