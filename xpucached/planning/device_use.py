@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpucached.domain.models import DeviceUse, GraphicsUse
+from xpucached.domain.models import DeviceUse, GraphicsUse, RanOn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,3 +42,17 @@ def device_use(
     on_others = sum(number for target, number in counts.items() if target in others - gpus)
     unplaced = sum(counts.values()) - on_gpus - on_others
     return DeviceUse(on_gpus, on_others, unplaced, tuple(sums.values()), worked)
+
+
+def ran_on(kind: str, use: DeviceUse) -> RanOn:
+    """Return whether the work was done on the kind of device that it was meant for, such as ``xpu``.
+
+    What is for a device of which nobody knows what it is may be for the one that was meant, so it is no proof that
+    something else was used.
+    """
+    on_gpu = use.gpu_entries > 0 or use.worked
+    if kind == "xpu":
+        return RanOn.MEANT if on_gpu else RanOn.OTHER if use.only_cpu else RanOn.UNKNOWN
+    if kind == "cpu":
+        return RanOn.OTHER if on_gpu else RanOn.MEANT if use.only_cpu else RanOn.UNKNOWN
+    return RanOn.UNKNOWN

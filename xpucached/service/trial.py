@@ -20,7 +20,7 @@ from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import FURTHER
-from xpucached.planning.device_use import device_use
+from xpucached.planning.device_use import device_use, ran_on
 from xpucached.processes.pause import RunLimits
 from xpucached.service import program_variables, recordings
 
@@ -150,15 +150,15 @@ class TrialRunner:
                 outcome = Outcome.CRASHED
                 detail += f" with the cache on; with the cache off it ran to its end in {control.seconds:.1f} s"
         exercise = model.workload.exercise
-        ran_on, device, evidence, use = await self._place(model, variant, executions)
-        if exercise.require_device and outcome in _RAN and ran_on is not RanOn.MEANT:
-            where = f"it ran on {device}" if ran_on is RanOn.OTHER and device else "nothing shows that it did"
+        place, device, evidence, use = await self._place(model, variant, executions)
+        if exercise.require_device and outcome in _RAN and place is not RanOn.MEANT:
+            where = f"it ran on {device}" if place is RanOn.OTHER and device else "nothing shows that it did"
             outcome, detail = Outcome.FAILED, f"it was meant to run on {variant.device or exercise.device}; {where}"
         trial = Trial(
             variant,
             outcome,
             tuple(one.as_pass() for one in executions),
-            ran_on,
+            place,
             device,
             evidence,
             tuple(one.told.figures for one in executions if one.told is not None and one.told.figures is not None),
@@ -252,7 +252,6 @@ class TrialRunner:
         known = Counter(row.entry.environment for row in rows)
         counts = {target: number for target, number in known.items() if target is not None}
         devices = self._context.present.seen_by(model.name).devices
-        gpus = {one for device in devices if device.pci_address for one in device.environments}
         engines: dict[str, int] = {}
         for one in executions:
             for address, spent in one.engines.items():
@@ -262,16 +261,11 @@ class TrialRunner:
         evidence = [f"{count} entries are for {one.device}, driver {one.toolchain}" for one, count in counts.items()]
         evidence += [f"the engines of {address} worked for it" for address, spent in engines.items() if spent]
         names = sorted({one.device for one in counts})
-        on_gpu = bool(counts.keys() & gpus) or worked
-        on_host = bool(counts.keys() - gpus)
         told = next((one.told for one in reversed(executions) if one.told is not None), None)
         if told is not None and told.ran_on is not RanOn.UNKNOWN:
             return told.ran_on, told.device, (*told.evidence, *evidence), use
         evidence = [*(told.evidence if told is not None else ()), *evidence]
-        if not kind or not (on_gpu or on_host):
-            return RanOn.UNKNOWN, ", ".join(names), tuple(evidence), use
-        meant = on_host and not on_gpu if kind == "cpu" else on_gpu
-        return RanOn.MEANT if meant else RanOn.OTHER, ", ".join(names), tuple(evidence), use
+        return ran_on(kind, use), ", ".join(names), tuple(evidence), use
 
 
 def _files(places: Iterable[Path]) -> frozenset[str] | None:

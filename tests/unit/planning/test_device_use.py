@@ -10,10 +10,11 @@ from tests.support.builders import sycl_target
 from tests.unit.planning.test_diagnosis import ask
 from xpucached.domain.diagnosis import Cause
 from xpucached.domain.host import Device
-from xpucached.domain.models import DeviceUse, GraphicsUse
+from xpucached.domain.models import DeviceUse, GraphicsUse, RanOn
 from xpucached.domain.names import Architecture
+from xpucached.domain.targets import Target
 from xpucached.domain.workloads import Variant
-from xpucached.planning.device_use import device_use
+from xpucached.planning.device_use import device_use, ran_on
 from xpucached.processes.reports import read_seen
 from xpucached.server.redact import redact
 
@@ -56,6 +57,34 @@ def devices() -> list[Device]:
 def test_what_was_used_is_said_as_far_as_it_was_seen(use: DeviceUse, words: str, *, only_cpu: bool) -> None:
     assert words in use.sentence
     assert use.only_cpu is only_cpu
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "engines", "place"),
+    [
+        ("xpu", {OPENCL: 1, CPU: 1}, False, RanOn.MEANT),
+        ("xpu", {CPU: 1}, True, RanOn.MEANT),
+        ("xpu", {CPU: 1}, False, RanOn.OTHER),
+        ("xpu", {}, False, RanOn.UNKNOWN),
+        # As in WSL: what only its driver tells of may be the GPU that was meant.
+        ("xpu", {AWAY: 1}, False, RanOn.UNKNOWN),
+        ("xpu", {CPU: 1, AWAY: 1}, False, RanOn.UNKNOWN),
+        ("xpu", {CPU: 1, None: 1}, False, RanOn.UNKNOWN),
+        ("cpu", {CPU: 1}, False, RanOn.MEANT),
+        ("cpu", {AWAY: 1}, False, RanOn.UNKNOWN),
+        ("cpu", {CPU: 1, AWAY: 1}, False, RanOn.UNKNOWN),
+        ("cpu", {CPU: 1}, True, RanOn.OTHER),
+        ("cpu", {CPU: 1, OPENCL: 1}, False, RanOn.OTHER),
+        # What it does on another vendor's GPU stands in no cache of ours.
+        ("cuda", {CPU: 1}, False, RanOn.UNKNOWN),
+        ("cuda", {OPENCL: 1}, False, RanOn.UNKNOWN),
+        ("", {OPENCL: 1}, True, RanOn.UNKNOWN),
+    ],
+)
+def test_another_device_was_used_only_where_that_is_known(
+    kind: str, counts: dict[Target | None, int], place: RanOn, *, engines: bool
+) -> None:
+    assert ran_on(kind, device_use(counts, devices(), [], worked=engines)) is place
 
 
 @pytest.mark.parametrize(
