@@ -17,7 +17,7 @@ from xpucached import deadlines
 from xpucached.api.requests import AddModel
 from xpucached.catalog import Catalog
 from xpucached.catalog.runs import newest_runs
-from xpucached.daemon import user_daemon
+from xpucached.daemon import watching
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import Store, StoreState
 from xpucached.domain.triggers import Periodic, Started
@@ -112,8 +112,8 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
         # A job for a store that does not answer ends, too.
         runs = await service.context.read(newest_runs, ModelName("store"), 5)
         assert not runs
-        assert await asyncio.to_thread(user_daemon._answering, [away, store.root]) == [store.root]
-        places = await asyncio.to_thread(user_daemon._driver_places, service.surveyor.watched())
+        assert await asyncio.to_thread(watching.answering, [away, store.root]) == [store.root]
+        places = await asyncio.to_thread(watching.driver_places, service.surveyor.watched())
         assert not [place for place in places if place.is_relative_to(away)]
         await service.stop()
 

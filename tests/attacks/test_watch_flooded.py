@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tests.support.users import User
     from xpucached.server.http_listener import Server
+    from xpucached.server.metrics_port import MetricsPort
     from xpucached.service import Service
 
 HAND_IN: Final = """
@@ -190,7 +191,7 @@ def test_a_daemon_that_is_told_of_losses_without_end_looks_once(monkeypatch: pyt
         context, tracker = SimpleNamespace(notices=0), SimpleNamespace(take=None)
         service = cast("Service", SimpleNamespace(context=context, tracker=tracker))
         config = loading.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "/h"})
-        one = user_daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None))
+        one = user_daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None), cast("MetricsPort", None))
         found = 0
         for _ in range(times):
             one._take(EventsLost())

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -226,20 +227,35 @@ def test_damaged_configuration_is_refused_with_its_line(host: Daemon) -> None:
 
 
 def test_reload_takes_a_good_configuration_and_refuses_a_bad_one(host: Daemon) -> None:
-    host.start()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        figures = f"[metrics]\nlisten = '127.0.0.1:{port}'\n"
+        host.configure(figures)
+        # A port that is taken is a problem, and no reason not to start.
+        host.start()
+        assert "Address already in use" in str(host.ask("status")["problems"])
     assert host.process is not None
     host.configure("[policy]\ngrace = 'soon'\n")
     host.process.send_signal(signal.SIGHUP)
     host.until(lambda: "xpucached.toml:2" in host.ctl("status").stdout)
     assert "42" not in str(host.ask("config", "show")["policy.grace"])
-    host.configure("[policy]\ngrace = '42s'\n")
+    host.configure(f"[policy]\ngrace = '42s'\n{figures}")
     host.process.send_signal(signal.SIGHUP)
     host.until(lambda: "42" in str(host.ask("config", "show")["policy.grace"]))
     host.until(lambda: "xpucached.toml:2" not in host.ctl("status").stdout)
+    host.until(lambda: "metrics-port" not in str(host.ask("status")["problems"]))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/metrics", timeout=20) as answer:
+        assert b"\nxpucached_entries{" in answer.read()
+
+    def closed() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) != 0
+
     # Who watches, too; and what a daemon keeps for its life is said, and is refused with all that stands beside it.
     assert host.ask("status")["watching"]["mode"] != "polling"  # type: ignore[index]
     host.configure("[watch]\nmode = 'polling'\n")
     host.process.send_signal(signal.SIGHUP)
+    host.until(closed)
     host.until(lambda: host.ask("status")["watching"]["mode"] == "polling")  # type: ignore[index]
     host.configure("[paths]\nsocket_mode = '0666'\n[watch]\nmode = 'auto'\n")
     host.process.send_signal(signal.SIGHUP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from xpucached.domain.status import Verdict
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.hostd import figures
 from xpucached.render import fleet, metrics
+from xpucached.server import metrics_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,9 +146,30 @@ FINGERPRINT: Final = HostFingerprint(
 )
 
 
+async def over_a_port(text: str) -> str:
+    """Return figures as they are read from a port of the loopback address."""
+
+    async def take(_asked: object) -> str:
+        return text
+
+    port = metrics_port.MetricsPort(take)
+    with metrics_port.bind(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    assert await port.take(listen) is None
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://{listen}/v1/metrics", timeout=20) as answer:
+            return cast("bytes", answer.read()).decode()
+
+    try:
+        return await asyncio.to_thread(read)
+    finally:
+        await port.stop()
+
+
 def test_promtool_finds_nothing_wrong() -> None:
     for text in (
-        metrics.metrics(STATUS, OVERVIEW, DAYS),
+        asyncio.run(over_a_port(metrics.metrics(STATUS, OVERVIEW, DAYS))),
         metrics.host_metrics(HostStatus("1", histories.NOW, "", histories.NOW, (), ()), histories.NOW),
         fleet.prometheus(FINGERPRINT),
     ):

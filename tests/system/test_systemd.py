@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import REPOSITORY
 from tests.support import hosts
 from tests.support.house import RUNTIMES, House, binds, drivers
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.runtimes import Runtime
+
+PORT: Final = "127.0.0.1:9845"
+DROP_IN: Final = "/etc/systemd/system/xpucached.service.d"
+FIGURES: Final = f"import urllib.request as r; print(r.urlopen('http://{PORT}/v1/metrics', timeout=9).read().decode())"
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(240)]
 
@@ -79,11 +84,15 @@ def test_from_enable_to_disable(debian: Path, runtime: Callable[[str], Runtime])
         one.use_driver(RUNTIMES[0])
         see_wait(one)
 
+        let_it_listen(one)
+
         # Who dies comes back, and knows what it knew.
         before = one.users()["llm"]["entries"]
         machine.kill("xpucached.service")
         machine.until(lambda: machine.show("xpucached.service", "NRestarts") == "1", "the daemon")
         machine.until(lambda: one.users().get("llm", {}).get("entries") == before, "what it knew")
+        assert 'xpucached_models{warmth="warm"} ' in machine.out("python3", "-c", FIGURES, user="alice")
+        assert "metrics-port" not in one.ctl("status", "--json")
         uid = str(one.users()["llm"]["uid"])
         one.ctl("--of", "llm", "status")
         machine.kill(f"xpucached-worker@{uid}.service")
@@ -99,6 +108,16 @@ def test_from_enable_to_disable(debian: Path, runtime: Callable[[str], Runtime])
         )
         assert machine.out("ls", "/home/bob/.cache/xpucached/sycl")
         assert not machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*")
+
+
+def let_it_listen(one: House) -> None:
+    """Name a port for figures, which needs the unit's leave; that takes effect when the daemon starts anew."""
+    machine, file = one.machine, "/etc/xpucached/xpucached.toml"
+    machine.write(file, f'{machine.read(file)}\n[metrics]\nlisten = "{PORT}"\n')
+    machine.run("systemctl", "reload", "xpucached")
+    assert "the unit forbids it" in one.ctl("status")
+    machine.put(REPOSITORY / "systemd/examples/metrics-port.conf", f"{DROP_IN}/metrics-port.conf")
+    machine.run("systemctl", "daemon-reload")
 
 
 def see_wait(one: House) -> None:

@@ -1,6 +1,7 @@
 """The life of the host's daemon: its two sockets, signals, and what systemd hears of it.
 
-It has no privileges: no capability, no device, no home, no network.  See `hostd` for what it does.
+It has no privileges: no capability, no device, no home, no network (but a port of the loopback address where one is
+configured, and its unit permits it).  See `hostd` for what it does.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import os
 import resource
 import signal
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__, deadlines, systemd
+from xpucached.api import looking
 from xpucached.domain.host import Problem
 from xpucached.errors import SettingsError
 from xpucached.host import capacity, core_slots
 from xpucached.hostd import figures
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
+from xpucached.render.metrics import host_metrics
 from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
+from xpucached.server.metrics_port import MetricsPort
 from xpucached.server.public_thread import PublicListener, across
 from xpucached.threads import STOP, renew
 
@@ -67,6 +72,7 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     _more_descriptors()
     listeners: list[http_listener.HttpListener | PublicListener] = []
     tasks: list[asyncio.Task[None]] = []
+    port = MetricsPort(functools.partial(_figures, host_daemon), [one for _, one in given])
     try:
         for name, one in listening:
             listener: http_listener.HttpListener | PublicListener
@@ -77,9 +83,10 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
                 listener = PublicListener(functools.partial(_public, host_daemon, loop))
             listeners.append(listener)
             await listener.start([one])
+        host_daemon.port_problem = await port.take(config.metrics.listen)
         tasks = [
             asyncio.create_task(host_daemon.run(), name="host"),
-            asyncio.create_task(_follow_configuration(host_daemon, load, outdated), name="configuration"),
+            asyncio.create_task(_follow_configuration(host_daemon, port, load, outdated), name="configuration"),
             asyncio.create_task(systemd.ping(), name="watchdog"),
             asyncio.create_task(figures.keep(host_daemon, os.environ.get("RUNTIME_DIRECTORY")), name="figures"),
         ]
@@ -102,6 +109,7 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
                 if tasks:
                     await asyncio.wait(tasks)
                 await host_daemon.stop()
+                await port.stop()
                 for listener in listeners:
                     await listener.stop()
         if not given:
@@ -114,6 +122,12 @@ def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> http_li
     limits = ConnectionLimits(body=_BODY)
     routes = HostRoutes(host_daemon, __version__, limits, admin=False, run=across(loop))
     return http_listener.HttpListener(routes, limits, host_daemon.welcome, stranger())
+
+
+async def _figures(host_daemon: HostDaemon, asked: looking.GetMetrics) -> str:
+    """Return what stands in the file for everybody, too."""
+    openmetrics = asked.format is looking.MetricsFormat.OPENMETRICS
+    return host_metrics(host_daemon.status(None), datetime.now(UTC), openmetrics=openmetrics)
 
 
 def _share_cores(runtime: Path) -> None:
@@ -136,14 +150,16 @@ async def _until(event: asyncio.Event) -> None:
     await event.wait()
 
 
-async def _follow_configuration(host_daemon: HostDaemon, load: Callable[[], Settings], outdated: asyncio.Event) -> None:
+async def _follow_configuration(
+    host_daemon: HostDaemon, port: MetricsPort, load: Callable[[], Settings], outdated: asyncio.Event
+) -> None:
     while True:
         await outdated.wait()
         outdated.clear()
-        await _reload(host_daemon, load)
+        await _reload(host_daemon, port, load)
 
 
-async def _reload(host_daemon: HostDaemon, load: Callable[[], Settings]) -> None:
+async def _reload(host_daemon: HostDaemon, port: MetricsPort, load: Callable[[], Settings]) -> None:
     systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
         fresh = await asyncio.to_thread(deadlines.ask, "configuration", load, _READING)
@@ -157,6 +173,7 @@ async def _reload(host_daemon: HostDaemon, load: Callable[[], Settings]) -> None
         host_daemon.settings_problems = (problem,)
     else:
         host_daemon.take_settings(fresh)
+        host_daemon.port_problem = await port.take(fresh.metrics.listen)
         logging.getLogger().setLevel(fresh.log.level.upper())
         log.info("configuration read by process %d", os.getpid())
     systemd.notify("READY=1")

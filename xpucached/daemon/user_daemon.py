@@ -12,7 +12,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -20,24 +20,23 @@ from typing import Final
 from xpucached import __version__, deadlines, logs, settings, systemd
 from xpucached.catalog import Catalog
 from xpucached.catalog.stores import all_stores
-from xpucached.daemon import configuration, memory, rights, worker
+from xpucached.daemon import configuration, memory, rights, watching, worker
 from xpucached.daemon.lock import alone
 from xpucached.daemon.schedule import ClockSchedule
 from xpucached.domain.host import Problem
 from xpucached.domain.secrecy import HIDDEN, of_event
 from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, Periodic, Started, StoreChanged, Trigger
 from xpucached.errors import CatalogError, HostError, QuotaError, SettingsError, XpucachedError
-from xpucached.host.drivers import watched
 from xpucached.incidents import unexpected
-from xpucached.kinds.variables import LEADING
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.server import http_listener, unix_sockets
-from xpucached.service import Service, automatic, owners, quota
+from xpucached.server.metrics_port import NO_PORT_HERE, PROBLEM, MetricsPort
+from xpucached.service import Service, automatic, quota
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.service.jobs import SAVING
 from xpucached.threads import STOP, renew
-from xpucached.watch.watcher import Watcher, WatchOptions
+from xpucached.watch.watcher import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -81,12 +80,18 @@ class Daemon:
     """Turns wakes into looks, one after the other."""
 
     def __init__(
-        self, options: argparse.Namespace, config: settings.Settings, service: Service, listener: http_listener.Server
+        self,
+        options: argparse.Namespace,
+        config: settings.Settings,
+        service: Service,
+        listener: http_listener.Server,
+        port: MetricsPort,
     ) -> None:
         self._options = options
         self._settings = config
         self._service = service
         self._door = listener
+        self._port = port
         self._loop = asyncio.get_running_loop()
         self._triggers: set[Trigger] = set()
         self._woken = asyncio.Event()
@@ -95,7 +100,7 @@ class Daemon:
         self._outdated = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
         self._loss_look = -math.inf
-        self._watcher = Watcher(self.post, _means(config), service.tracker.take)
+        self._watcher = Watcher(self.post, watching.means(config), service.tracker.take)
         self._schedule = ClockSchedule(lambda: self._take(Periodic()), self._scrub)
         self._need = worker.WorkerNeed(self._loop.time())
         service.context.on_look = lambda: self._take(DriverChanged())
@@ -132,6 +137,7 @@ class Daemon:
         self._take(Started())
         self._schedule.take_settings(self._settings)
         self._schedule.start()
+        await self._open_port()
         tasks = [
             asyncio.create_task(self._reconcile(), name="reconcile"),
             asyncio.create_task(self._follow_configuration(), name="configuration"),
@@ -226,13 +232,13 @@ class Daemon:
     async def _watch(self, places: Iterable[Path] = ()) -> None:
         """Listen to what happens in the stores, or in these places before it is known what they are."""
         stores = list(places) or [status.store for status in await self._service.context.read(all_stores)]
-        stores = await asyncio.to_thread(_answering, stores)
-        drivers = await asyncio.to_thread(_driver_places, self._service.surveyor.watched())
+        stores = await asyncio.to_thread(watching.answering, stores)
+        drivers = await asyncio.to_thread(watching.driver_places, self._service.surveyor.watched())
         models = [self._settings.paths.models, self._settings.file.parent]
         models += [self._settings.host_models] if self._settings.host_models else []
         # What does not answer all the same holds up the watching, and not the looks.
         try:
-            watch = functools.partial(self._watcher.watch, stores, drivers, models, _means(self._settings))
+            watch = functools.partial(self._watcher.watch, stores, drivers, models, watching.means(self._settings))
             await asyncio.to_thread(deadlines.ask, "watch", watch, _WATCHING)
         except TimeoutError as error:
             raise HostError("a directory that is to be watched does not answer", hint="see: findmnt") from error
@@ -330,10 +336,19 @@ class Daemon:
                 self._service.context.settings_problems = ()
                 logging.getLogger().setLevel(fresh.log.level.upper())
                 self._schedule.take_settings(self._settings)
+                await self._open_port()
                 log.info("configuration read")
         self._take(ModelsChanged())
         self._take(DriverChanged())
         systemd.notify("READY=1")
+
+    async def _open_port(self) -> None:
+        """Give figures at the port that the configuration names."""
+        problem = await self._port.take(self._settings.metrics.listen)
+        if problem is None:
+            self._service.context.problems.clear(PROBLEM)
+        else:
+            self._service.context.problems.note(problem)
 
     async def _too_small(self, fresh: settings.Settings) -> QuotaError | None:
         """Return which of new limits is below what models need; what was lacking already is only told of."""
@@ -343,26 +358,6 @@ class Daemon:
             return await quota.too_small(self._service.context, fresh.policy, self._settings.policy)
         except CatalogError:
             return None
-
-
-def _driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
-    """Return the directories in which something happens when one of these drivers changes."""
-    found: dict[Path, None] = {}
-    for variables in drivers:
-        named = tuple(sorted((name, variables.get(name, "")) for name in LEADING))
-        with contextlib.suppress(TimeoutError):
-            found |= dict.fromkeys(deadlines.ask(named, functools.partial(watched, variables)))
-    return tuple(found)
-
-
-def _answering(stores: Iterable[Path]) -> list[Path]:
-    """Leave out the stores whose file systems do not answer."""
-    return [root for root in stores if owners.answers(root)]
-
-
-def _means(config: settings.Settings) -> WatchOptions:
-    watch_socket = config.watch.socket if config.watch.mode == "auto" else None
-    return WatchOptions(watch_socket, loads=config.watch.loads, inotify=config.watch.mode != "polling")
 
 
 async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
@@ -382,16 +377,18 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             given = unix_sockets.activated()
             listening = given or [unix_sockets.bind(config.paths.socket, config.paths.socket_mode)]
             may, tends = (rights.owners_only, rights.is_host_daemon) if options.worker else (rights.allowed, None)
-            listener = http_listener.Server(Handlers(service), may, tends=tends)
+            handlers = Handlers(service)
+            listener = http_listener.Server(handlers, may, tends=tends)
             await listener.start(listening)
             log.info("xpucached %s answers on %s", __version__, config.paths.socket)
-            daemon = Daemon(options, config, service, listener)
+            port = MetricsPort(handlers.answer, given, refused=NO_PORT_HERE if options.worker else None)
+            daemon = Daemon(options, config, service, listener, port)
             try:
                 await daemon.run()
             finally:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(daemon.end):
-                        await listener.stop()
+                        await asyncio.gather(listener.stop(), port.stop())
                 if not given:
                     unix_sockets.clear(config.paths.socket)
         finally:

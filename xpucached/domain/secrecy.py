@@ -24,6 +24,7 @@ _PROBLEMS: Final = frozenset(
         "digest-changed",
         "foreign-store",
         "kernel-driver-unbound",
+        "metrics-port",
         "no-driver",
         "no-gpu",
         "no-level-zero-driver",
@@ -39,7 +40,8 @@ _PROBLEMS: Final = frozenset(
         "unclear-store",
     }
 )
-"""Codes of problems whose sentences are ours, and name nothing but devices, stores, model files and models."""
+"""Codes of problems whose sentences are ours, and name nothing but devices, stores, model files, models and
+our own port."""
 
 _SUBJECTS: Final = _PROBLEMS | {"automatic-job-failed", "bad-settings", "driver-silent"}
 """Those of problems whose subject is one of these things."""

@@ -94,6 +94,8 @@ class HostDaemon:
         self._unseen: tuple[Problem, ...] = ()  # why nobody knows whether the driver is another one
         self.settings_problems: tuple[Problem, ...] = ()
         """What is wrong with a configuration that was not taken."""
+        self.port_problem: Problem | None = None
+        """Why nobody listens where the configuration wants figures for Prometheus."""
         self._unwanted: set[int] = set()
         self._user_clients = UserClient(place)
         self._workers = WorkerFollower(self._known, self._user_clients, worker_units)
@@ -305,7 +307,9 @@ class HostDaemon:
         failing = tuple(
             failure(one, self._known.failing.get(one.uid)) for one in shown if one.state is WorkerState.FAILED
         )
-        ours = (*self.settings_problems, *self._problems, *self._memory.problems, *self._unseen) if only is None else ()
+        port = [self.port_problem] if self.port_problem else []
+        ours = (*self.settings_problems, *port, *self._problems, *self._memory.problems, *self._unseen)
+        ours = ours if only is None else ()
         problems = (*ours, *failing)
         if forbidden := self._workers.forbidden:
             problems = (Problem("workers-forbidden", forbidden.message, forbidden.hint), *problems)

@@ -84,6 +84,10 @@ class HttpApplication(ABC):
         """End the streams and the waits."""
         self._stopping.set()
 
+    def _check_origin(self, request: Request) -> None:
+        """Raise `Denied` for what comes by way of a browser."""
+        check_origin(request)
+
     @abstractmethod
     def _admit(self, row: Endpoint, peer: Peer) -> None:
         """Raise `Denied` for who may not do this, whatever exactly it is; it is read only then."""
@@ -102,7 +106,7 @@ class HttpApplication(ABC):
                 return wrong_method(request, rows)
             # First of all the body: to refuse without having read it, we would have to hang up on the client.
             body = await read_body(row, request, self._limits)
-            check_origin(request)
+            self._check_origin(request)
             self._admit(row, request.state.peer)
             query = cast("bytes", request.scope["query_string"]).decode("latin-1")
             placeholders = cast("Mapping[str, str]", request.path_params) if places is None else places
@@ -209,16 +213,20 @@ async def _hang_up(request: Request) -> None:
         pass
 
 
-def check_origin(request: Request) -> None:
-    """Refuse what comes through a browser."""
+def check_origin(
+    request: Request,
+    hosts: re.Pattern[str] = _LOCALHOST,
+    expected: str = "the Host header must be localhost without a port, or empty",
+    hint: str = "curl --unix-socket PATH http://localhost/v1/status",
+) -> None:
+    """Refuse what comes through a browser; ``hosts`` are the names by which we are asked."""
     # No browser reaches a unix socket by itself; one that comes through a proxy has no business here.  To a name that
     # was made to mean this host it sends no Sec-Fetch, and with a GET no Origin: then the Host tells.
     if "origin" in request.headers or any(name.startswith(_SITES) for name in request.headers):
         message = "requests from web pages are not answered"
         raise Denied(message)
-    if not _LOCALHOST.fullmatch(request.headers.get("host", "")):
-        message = "the Host header must be localhost without a port, or empty"
-        raise Denied(message, hint="curl --unix-socket PATH http://localhost/v1/status")
+    if not hosts.fullmatch(request.headers.get("host", "")):
+        raise Denied(expected, hint=hint)
 
 
 def unanswered(request: Request, error: Exception) -> Response:

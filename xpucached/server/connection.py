@@ -180,7 +180,9 @@ class Connection(H11Protocol):
         # So whatever waits for its reader has a timer; where uvicorn or asyncio close, that waits for him, too.
         transport.set_write_buffer_limits(high=0)
         peer = cast("socket.socket", transport.get_extra_info("socket"))
-        self.peer = Peer(*_UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+        # Who comes by a port is nobody that we know, and all of them are one.
+        if peer.family == socket.AF_UNIX:
+            self.peer = Peer(*_UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
         refused = b""
         if not self.places.welcome(self.peer.uid):
             refused = self.places.foreign

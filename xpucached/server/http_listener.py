@@ -92,8 +92,10 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         make = functools.partial(Connection, config, self._places, {})
         for one in given:
+            if one.family != socket.AF_UNIX:
+                listener = await loop.create_server(make, sock=one, backlog=BACKLOG)
             # Since 3.13 asyncio would remove the file on close; a socket of systemd's is not ours to remove.
-            if sys.version_info >= (3, 13):
+            elif sys.version_info >= (3, 13):
                 listener = await loop.create_unix_server(make, sock=one, backlog=BACKLOG, cleanup_socket=False)
             else:
                 listener = await loop.create_unix_server(make, sock=one, backlog=BACKLOG)

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Policy
 from xpucached.domain.throttling import ThrottlePolicy
-from xpucached.settings.sections import Bundles, Driver, Log, Paths, Schedule, Stores, WatchSection, Workers
+from xpucached.settings.sections import Bundles, Driver, Log, Metrics, Paths, Schedule, Stores, WatchSection, Workers
 
 
 class Settings(Struct, frozen=True):
@@ -30,6 +30,7 @@ class Settings(Struct, frozen=True):
     watch: WatchSection
     workers: Workers
     bundles: Bundles
+    metrics: Metrics
     log: Log
     host_models: Path | None = None
     """Where an administrator says what models users have; None if that is not for us."""

@@ -16,7 +16,7 @@ from xpucached import sockets
 from xpucached.domain.bounds import DAY, Duration
 from xpucached.domain.names import KindName
 from xpucached.settings import store_places
-from xpucached.settings.values import folders, mode, names, references
+from xpucached.settings.values import folders, mode, names, references, socket_address
 
 
 class Paths(Struct, frozen=True):
@@ -89,6 +89,12 @@ class Bundles(Struct, frozen=True):
     pull: Annotated[tuple[str, ...], references] = ()  #: where they are in registries
     folder: Path = Path("/var/cache/xpucached-bundles")  #: where they lie on this host
     take: bool = True  #: whether what lies there is taken in before anything is compiled
+
+
+class Metrics(Struct, frozen=True):
+    """Where figures for Prometheus are besides on the socket."""
+
+    listen: Annotated[str, socket_address] = "off"  #: a loopback address and a port
 
 
 class Log(Struct, frozen=True):

@@ -30,6 +30,8 @@ RENAMED: Final[Mapping[str, str]] = {"manners": "throttle", "opens": "loads", "p
 _ALWAYS: Final = "always"
 _QUOTED: Final = 60
 _USER: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]{0,63}\$?", re.ASCII)
+_BYTE: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_LOOPBACK: Final = re.compile(rf"(?:127(?:\.{_BYTE}){{3}}|\[::1\]):(?P<port>[1-9][0-9]{{0,4}})", re.ASCII)
 _WINDOW: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d) ?- ?([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 
@@ -278,6 +280,19 @@ def references(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) and one.count("/") for one in value):
         raise Unexpected('expected an array of places in registries, such as ["registry.example.com/caches/app:v1"]')
     return tuple(value)
+
+
+def socket_address(value: object) -> str:
+    """Read an address and a port at which nobody but this host can ask, or ``off``."""
+    if value == "off":
+        return "off"
+    match = _LOOPBACK.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not 1 <= int(match["port"]) <= 65535:  # noqa: PLR2004 - the sentence says it
+        raise Unexpected(
+            'expected "off", or a loopback address (127.0.0.1 or [::1]; other hosts are never answered) with a port '
+            'from 1 to 65535, such as "127.0.0.1:9845"'
+        )
+    return match[0]
 
 
 def _variables(value: object) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import pwd
@@ -48,6 +49,7 @@ from xpucached.hostd.worker_follower import __name__ as worker_follower
 from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 from xpucached.server.hosting import HostRoutes
+from xpucached.server.metrics_port import MetricsPort
 from xpucached.settings import loading, model_files
 from xpucached.settings.sections import Workers
 from xpucached.settings.values import filled
@@ -419,11 +421,12 @@ def test_a_configuration_that_is_refused_is_shown_until_another_one_is_taken(tmp
         return answer
 
     async def work() -> None:
-        await host_daemon._reload(one, load)
+        port = MetricsPort(functools.partial(host_daemon._figures, one))
+        await host_daemon._reload(one, port, load)
         (problem,) = one.status(None).problems
         assert (problem.code, "workers.idle" in problem.message) == ("bad-settings", True)
         assert one.status(OURS).problems == ()
-        await host_daemon._reload(one, load)
+        await host_daemon._reload(one, port, load)
         assert one.status(None).problems == ()
 
     go(one, work)

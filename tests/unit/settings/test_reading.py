@@ -55,7 +55,7 @@ def test_a_configuration_whose_file_system_does_not_answer_keeps_the_host_s_old_
     daemon = SimpleNamespace(settings_problems=())
 
     async def reload() -> None:
-        await asyncio.wait_for(host_daemon._reload(daemon, load), 10)  # type: ignore[arg-type]
+        await asyncio.wait_for(host_daemon._reload(daemon, None, load), 10)  # type: ignore[arg-type]
 
     asyncio.run(reload())
     answer.set()

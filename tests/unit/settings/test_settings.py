@@ -224,6 +224,8 @@ idle = "unlimited"
 pull = ["h.example/caches/app:v1"]
 folder = "/b"
 take = false
+[metrics]
+listen = "[::1]:9845"
 [log]
 level = "DEBUG"
 """
@@ -274,6 +276,7 @@ def test_every_key_is_read(file: Path) -> None:
     assert (workers.humans, workers.include, workers.exclude) == (False, ("llm", "1005"), ("bob",))
     assert (workers.every, workers.idle) == (7200.0, None)
     assert found.bundles == Bundles(("h.example/caches/app:v1",), Path("/b"), take=False)
+    assert found.metrics.listen == "[::1]:9845"
     assert found.log.level == "debug"
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
 
@@ -324,6 +327,8 @@ def test_limits_can_be_lifted(file: Path) -> None:
         ("DRIVER_PROBE_TIMEOUT", "10", "driver.probe_timeout", 10.0),
         ("SCHEDULE_PREWARM", "1", "schedule.prewarm", True),
         ("SCHEDULE_EVICT", "On", "schedule.evict", True),
+        ("METRICS_LISTEN", "127.0.0.2:1", "metrics.listen", "127.0.0.2:1"),
+        ("METRICS_LISTEN", "off", "metrics.listen", "off"),
         ("LOG_LEVEL", "error", "log.level", "error"),
     ],
 )
@@ -411,6 +416,22 @@ def test_a_number_without_end_is_refused_with_a_sentence(file: Path) -> None:
         ('[paths]\nstate = "~/x"\n', 2, "paths.state: expected an absolute path"),
         ("[paths]\nstate = 3\n", 2, "paths.state: expected an absolute path"),
         ('[paths]\nstate = "/a\\u0000"\n', 2, "paths.state: expected an absolute path"),
+        *(
+            (f"[metrics]\nlisten = '{text}'\n", 2, "metrics.listen: expected")
+            for text in (
+                *("", "on", "9845", ":9845", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "[::1]:-1"),
+                *("127.0.0.1:09845", "0.0.0.0:9845", "192.168.0.1:9845", "127.0.0.256:9845", "127.1:9845", "[::]:9845"),
+                *(
+                    "::1:9845",
+                    "[::1%lo]:9845",
+                    "localhost:9845",
+                    "http://127.0.0.1:9845",
+                    "127.0.0.1:9845 ",
+                    "127.0.0.1:\u0661",
+                ),
+            )
+        ),
+        ("[metrics]\nlisten = 9845\n", 2, "metrics.listen: expected"),
         ("[paths]\nsocket_mode = 0o666\n", 2, "paths.socket_mode: expected permissions"),
         ('[paths]\nsocket_mode = "0777"\n', 2, "paths.socket_mode: expected permissions"),
         ('[paths]\nsocket_mode = "0066"\n', 2, "paths.socket_mode: expected permissions"),
