@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 OFF: Final = "off"
 """What stands in place of an address where nothing shall listen."""
 
-PROBLEM: Final = "metrics-port"
-"""The code of the problem that the port is not open."""
-
 NO_PORT_HERE: Final = Problem(
-    PROBLEM,
+    "metrics-port",
     "no figures at metrics.listen: a worker of the host's daemon opens no port",
     "set it in /etc/xpucached/xpucached.toml for the figures of all users, or run your own daemon",
 )
+
+PROBLEM: Final = NO_PORT_HERE.code
+"""The code of each problem for which the port is not open."""
 
 _AGE: Final = 1.0
 """Seconds for which the figures stay: whoever asks more often costs the daemon no more."""
