@@ -41,6 +41,9 @@ _BEAT: Final = 0.1
 _PATIENCE: Final = 60.0
 """Seconds without any core after which one compiler works without."""
 
+_FAIR: Final = 4.0
+"""Seconds of waiting that a second with a core makes good: who lends cores for moments starves nobody either."""
+
 
 def make(runtime: Path, count: int) -> None:
     """Make the files in a directory of ours, for so many cores; what is too many goes.  Raises OSError."""
@@ -67,6 +70,7 @@ class CoreSlot:
     def __init__(self, budget: CoreBudget) -> None:
         self._budget = budget
         self._descriptor: int | None = None  # holds the lock, if there was one to be had
+        self._since = 0.0
         self._until: float | None = None  # None: it is not held
 
     def hold(self, cancel: threading.Event) -> bool:
@@ -79,17 +83,19 @@ class CoreSlot:
             self.give_back()
         found, self._descriptor = self._budget.take(cancel)
         if found:
-            self._until = self._budget.clock() + _TERM
+            self._since = self._budget.clock()
+            self._until = self._since + _TERM
         return found
 
     def give_back(self) -> None:
         """Let others have it."""
+        had = self._descriptor is not None
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
         if self._until is not None:
             self._until = None
-            self._budget.leave()
+            self._budget.leave(self._budget.clock() - self._since if had else 0.0)
 
 
 class CoreBudget:
@@ -105,6 +111,7 @@ class CoreBudget:
         self._lock = threading.Lock()
         self._working = 0
         self._without: float | None = None  # since when this process has had none though it wanted one
+        self._waited = 0.0  # seconds of waiting before that, less what work with cores has made good
 
     def slot(self) -> CoreSlot:
         """Return what a thread that drives a compiler holds a core with."""
@@ -131,16 +138,20 @@ class CoreBudget:
                 if self._is_starved():
                     return self._began(None, starved=True)
                 cancel.wait(_BEAT)
+            with self._lock:
+                # From now on it wants none.
+                self._count_waiting()
             return False, None
         finally:
             if queue is not None:
                 os.close(queue)
             self._asking.release()
 
-    def leave(self) -> None:
-        """Note that one of ours does not work any more."""
+    def leave(self, worked: float = 0.0) -> None:
+        """Note that one of ours does not work any more, and for how many seconds it had a core."""
         with self._lock:
             self._working -= 1
+            self._waited = max(0.0, self._waited - _FAIR * worked)
 
     def _names(self) -> list[str]:
         """Return the files of cores; none where there are none, or they cannot be seen."""
@@ -158,13 +169,18 @@ class CoreBudget:
             now = self.clock()
             if self._without is None:
                 self._without = now
-            return now - self._without >= self._patience
+            return self._waited + now - self._without >= self._patience
+
+    def _count_waiting(self) -> None:
+        if self._without is not None:
+            self._waited = min(self._patience, self._waited + self.clock() - self._without)
+            self._without = None
 
     def _began(self, descriptor: int | None, *, starved: bool = False) -> tuple[bool, int | None]:
         with self._lock:
             self._working += 1
             if not starved:
-                self._without = None
+                self._count_waiting()
         return True, descriptor
 
 

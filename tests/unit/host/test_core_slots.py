@@ -40,12 +40,12 @@ def places(tmp_path: Path) -> HostRoots:
     return HostRoots(run=tmp_path)
 
 
-def later(slot: CoreSlot) -> threading.Event:
+def later(slot: CoreSlot, cancel: threading.Event = NEVER) -> threading.Event:
     """Let it wait for a core in a thread; the event says that it has one."""
     has = threading.Event()
 
     def wait() -> None:
-        if slot.hold(NEVER):
+        if slot.hold(cancel):
             has.set()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -105,6 +105,27 @@ def test_who_holds_all_cores_for_ever_leaves_everybody_one_compiler(places: Host
             assert not later(second).wait(0.3)
             # And the next program does not wait as long again.
             slot.give_back()
+
+
+def test_who_lends_a_core_for_moments_starves_nobody(places: HostRoots) -> None:
+    """All are held, but for one, for a moment, just before who waits would go on without."""
+    clock = Clock()
+    budget = CoreBudget(places, clock, patience=60.0)
+    slot = budget.slot()
+    for _ in range(3):
+        with holding(places, "0", "1", "next"):
+            cancel = threading.Event()
+            has = later(slot, cancel)
+            assert not has.wait(0.15)
+            clock.now += 50
+            if has.wait(1.0):
+                return
+            cancel.set()
+            assert not has.wait(0.25)
+        assert slot.hold(NEVER)  # it is lent
+        clock.now += 2
+        slot.give_back()
+    pytest.fail("it waits as long again each time")
 
 
 @pytest.mark.flow
