@@ -12,7 +12,13 @@ const refused = (text) => {
 };
 const ask = (words, superuser) => new Promise((go, fail) => {
   const asking = cockpit.spawn(['xpucachectl', ...words, 'top', '--json'], { err: 'out', superuser });
-  asking.then((text) => go(JSON.parse(text).data)).catch(() => {});
+  asking.then((text) => {
+    try {
+      go(JSON.parse(text).data);
+    } catch {
+      fail({ message: `xpucachectl answered what cannot be read: ${text.slice(0, 200)}` });
+    }
+  }).catch(() => {});
   asking.catch((error, text) => {
     fail({ problem: error.problem, message: refused(text) || error.message || 'xpucachectl does not answer.' });
   });

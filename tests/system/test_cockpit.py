@@ -124,6 +124,10 @@ def test_the_page_runs_inside_cockpit(short_dir: Path) -> None:
         assert visit.page.locator("h1.v-worker-failed").count() == 1
         with host_stub.running(host):
             visit.page.wait_for_selector("[role=alert]", state="detached", timeout=30_000)
+        # So is an answer that is none.
+        command = short_dir / "c/bin/xpucachectl"
+        command.write_text("#!/bin/sh\necho no JSON\n", encoding="utf-8")
+        shown(visit.page, "[role=alert]:has-text('cannot be read: no JSON')")
         assert visit.violations == []
         assert {one.split("/")[2] for one in visit.requests if "://" in one} == {address.split("/")[2]}
         visit.context.close()
