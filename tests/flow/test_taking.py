@@ -71,6 +71,13 @@ def test_what_the_configuration_names_lies_there(home: Path, tmp_path: Path, mon
         assert len({*folder.iterdir()} & {*there}) == 2
         assert not any(one.new for one in fetched().bundles)
 
+        # What a power cut left of it is fetched anew.
+        assert there[0] is not None
+        for spoil in (lambda path: path.write_bytes(b""), lambda path: path.unlink()):
+            spoil(there[0] / "index.json")
+            assert [one.new for one in fetched().bundles] == [True, False]
+            assert content(there[0]) == content(first)
+
         # A tag that was moved brings the other one; what cannot be had now stays.
         push(PushBundle(other, places[0], RegistryAccess(plain_http=True)), lambda *_: None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.bundle import members
 from xpucached.bundling import drivers, registries
 from xpucached.domain.bundles import FetchedBundle, FetchReport, PullBundle, RegistryAccess
-from xpucached.errors import DiskError, RequestError, XpucachedError
+from xpucached.errors import BadBundle, DiskError, RequestError, XpucachedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,10 +62,11 @@ def _fetched(text: str, folder: Path, progress: Progress) -> FetchedBundle:
 def _is_there(place: Path, digest: str) -> bool:
     if not place.is_dir():
         return False
-    bundle = members.opened(place)
-    with bundle.layout:
-        if bundle.index.digest == digest:
-            return True
+    with contextlib.suppress(BadBundle):  # what a power cut spoilt is fetched anew
+        bundle = members.opened(place)
+        with bundle.layout:
+            if bundle.index.digest == digest:
+                return True
     shutil.rmtree(place)
     return False
 
