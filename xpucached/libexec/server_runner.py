@@ -11,10 +11,12 @@ import argparse
 import contextlib
 import errno
 import http.client
+import itertools
 import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -52,6 +54,8 @@ _PIECE = 1 << 16
 _SHOWN = 300  # characters of an answer that is a refusal
 _MOST = 1 << 30  # bytes of one answer
 _SHELL = 128
+_SOCKETS = 100_000  # lines of the kernel's table that are read
+_LISTENS = "0A"  # how it says that somebody listens
 _WELL = range(200, 400)
 
 
@@ -111,6 +115,28 @@ def _refuse_others(places: Iterable[tuple[str, int]]) -> None:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=_ANSWER):
             why = "something else listens there already: stop it, or let the model's server take another port"
             raise Unusable(f"{host}:{port}: {why}")
+
+
+def strangers(places: Iterable[tuple[str, int]]) -> list[int]:
+    """Return the numbers of other users whose programs listen there; root's are trusted, as with all."""
+    wanted: set[tuple[str, int]] = set()
+    for host, port in places:
+        if ":" in host:
+            words = (*struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, host)),)
+        else:
+            (word,) = struct.unpack("=I", socket.inet_aton(host))
+            wanted.update({(f"{word:08X}", port), ("0" * 8, port)})
+            words = (*struct.unpack("=3I", b"\0" * 10 + b"\xff\xff"), word)
+        wanted.update({("".join(f"{one:08X}" for one in words), port), ("0" * 32, port)})
+    found: set[int] = set()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        with contextlib.suppress(OSError, ValueError), open(table, encoding="ascii") as lines:  # noqa: PTH123 - quick to load
+            for line in itertools.islice(lines, 1, _SOCKETS):
+                fields = line.split()
+                address, _, port_there = fields[1].partition(":")
+                if fields[3] == _LISTENS and (address, int(port_there, 16)) in wanted:
+                    found.add(int(fields[7]))
+    return sorted(found - {0, os.geteuid()})
 
 
 def _asked(method: str, url: str, body: bytes | None, headers: dict[str, str], patience: float | None) -> str:
@@ -174,7 +200,8 @@ def _use(order: ServerOrder) -> None:
     server: subprocess.Popen[bytes] | None = None
     line = ReadyLine(order["ready_line"]) if order["ready_line"] else None
     requests = order["requests"]
-    _refuse_others(_places([*filter(None, [order["ready_url"]]), *(one["url"] for one in requests)]))
+    places = _places([*filter(None, [order["ready_url"]]), *(one["url"] for one in requests)])
+    _refuse_others(places)
     try:
         server = subprocess.Popen(  # noqa: S603 - the command is the model's, registered by who may run it
             order["command"],
@@ -190,6 +217,9 @@ def _use(order: ServerOrder) -> None:
             line.follow(server.stdout.fileno(), 1)
             line.follow(server.stderr.fileno(), 2)
         _await(server, order, line)
+        for uid in strangers(places):
+            # Whoever took the port before it could would be sent the requests, with what may be secret in them.
+            raise Unusable(f"a program of user {uid} listens where the model's server should")
         for number, one in enumerate(requests, 1):
             body = one["body"].encode() if one["body"] is not None else None
             wrong = _asked(one["method"], one["url"], body, one["headers"], None)
