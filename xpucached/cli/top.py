@@ -68,7 +68,7 @@ class _Asking(Generic[V]):
         self._last = 0
         self.value: V = first
         self.complaint = ""
-        self.ears, self._mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.answered, self._answers = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._ended = threading.Event()
         threading.Thread(target=self._ask, name="top", daemon=True).start()
 
@@ -87,7 +87,7 @@ class _Asking(Generic[V]):
             except (XpucachedError, OSError) as error:
                 self.complaint = error.message if isinstance(error, XpucachedError) else str(error)
             try:
-                os.write(self._mouth, b".")
+                os.write(self._answers, b".")
             except BlockingIOError:
                 continue  # enough words wait there
 
@@ -154,9 +154,9 @@ def _show(output: Output, draw: Callable[..., list[str]], asking: _Asking[V]) ->
             body = "".join(f"\x1b[{row};1H\x1b[2K{line}" for row, line in enumerate(lines, 1))
             _write(f"{body}\x1b[J" if len(lines) < height else body)
             last, size = lines, (width, height)
-        ready, _, _ = select.select([keyboard, asking.ears], [], [], _TURN)
-        if asking.ears in ready:
-            os.read(asking.ears, 4096)
+        ready, _, _ = select.select([keyboard, asking.answered], [], [], _TURN)
+        if asking.answered in ready:
+            os.read(asking.answered, 4096)
         if keyboard in ready:
             try:
                 keys = os.read(keyboard, 64).decode("ascii", "replace")

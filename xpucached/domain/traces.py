@@ -51,7 +51,7 @@ class TraceReport(Struct, frozen=True):
     kept: int
     found: int
     nowhere: int | None
-    heard: bool  #: whether any line told of a cache
+    traced: bool  #: whether any line told of a cache
     off: bool  #: whether a process said that its cache is off
     stores: tuple[StoreTrace, ...]
     others: tuple[OtherCache, ...]

@@ -55,7 +55,7 @@ def _lines(value: TraceReport) -> Iterator[tuple[str, str]]:
 
 
 def _programs(value: TraceReport) -> str:
-    if not value.heard:
+    if not value.traced:
         return "unknown: it told of no cache (no SYCL kernels, or it keeps its stderr to itself)"
     if value.programs is None:
         return (

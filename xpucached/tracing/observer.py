@@ -44,7 +44,7 @@ class Listener:
         self._line = re.compile(rb"(?:%s)[^\n]{0,%d}\n" % (begins, _LINE))
         self._shown = any(name in environ for one in self._tracers for name in one.VARIABLES)
         self._held = b""
-        self.heard = False
+        self.traced = False
 
     def take(self, data: bytes, at: float) -> bytes:
         """Take what was read, and when; give what is to be passed on."""
@@ -54,7 +54,7 @@ class Listener:
         for match in self._line.finditer(data):
             passed.append(data[end : match.end() if self._shown else match.start()])
             end = match.end()
-            self.heard = True
+            self.traced = True
             text = match.group()
             for marks, follower in self._followers:
                 if text.startswith(marks):
@@ -126,11 +126,11 @@ def report(
         kept=kept,
         found=found,
         nowhere=sum(nowhere) if nowhere else None,
-        heard=listener.heard,
+        traced=listener.traced,
         off=any(one.off for one in traces),
         stores=stores,
         others=others,
-        commands=_commands(command) if cold or (listener.heard and not asked and not found) else (),
+        commands=_commands(command) if cold or (listener.traced and not asked and not found) else (),
     )
 
 

@@ -33,7 +33,7 @@ def test_what_is_not_for_us_comes_out_as_it_was_however_it_is_cut() -> None:
         cuts = sorted(chance.choices(range(len(whole)), k=5))
         parts = [whole[a:b] for a, b in zip((0, *cuts), (*cuts, len(whole)), strict=True)]
         assert b"".join([*(listener.take(part, 0.0) for part in parts), listener.finish()]) == theirs
-        assert listener.heard
+        assert listener.traced
     shown = observer.Listener({"SYCL_CACHE_TRACE": "1"})
     assert shown.take(whole, 0.0) + shown.finish() == whole, "who asked for the trace is given it"
 
@@ -45,7 +45,7 @@ def test_nothing_waits_for_the_end_of_a_line_that_is_no_trace() -> None:
     assert listener.take(b"is it", 0.0) == b"[is it"
     long = b"[Persistent Cache]: " + b"x" * (70 << 10)
     assert listener.take(long, 0.0) == long, "a trace without an end is none"
-    assert not listener.heard
+    assert not listener.traced
 
 
 def told(*lines: tuple[str, float]) -> following.SyclFollower:
