@@ -73,8 +73,8 @@ def test_what_the_configuration_names_lies_there(home: Path, tmp_path: Path, mon
 
         # What a power cut left of it is fetched anew.
         assert there[0] is not None
-        for spoil in (lambda path: path.write_bytes(b""), lambda path: path.unlink()):
-            spoil(there[0] / "index.json")
+        for gone in (False, True):
+            (there[0] / "index.json").unlink() if gone else (there[0] / "index.json").write_bytes(b"")
             assert [one.new for one in fetched().bundles] == [True, False]
             assert content(there[0]) == content(first)
 
