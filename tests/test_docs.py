@@ -269,6 +269,7 @@ ELSEWHERE: Final = {
     "RecipeState": "protocol",
     "ReplayReason": "protocol",
     "Safety": "advice",
+    "TimedUnit": "protocol",
     "Unproven": "protocol",
     "WatchMode": "design",
 }

@@ -493,6 +493,7 @@ def test_a_model_is_brought_to_life_by_a_loader(
         *(capsys, "model", "add", "mine", "--loader", "torchscript", "--python", sys.executable, "--target", "net.pt"),
         *("--inputs", "random", "--device", "xpu", "--precision", "float16", "--precision", "float32"),
         *("--shape", "1x3", "--require-device", "--memory", "1GiB", "--option", "a=b=c", "--store", "default"),
+        *("--compare", "cpu"),
     )
 
     assert status == 0
@@ -510,6 +511,7 @@ def test_a_model_is_brought_to_life_by_a_loader(
         require_device=True,
         memory=1 << 30,
         options={"a": "b=c"},
+        compare="cpu",
     )
     assert "torchscript" in out
     assert "xpu, required" in out

@@ -121,6 +121,20 @@ def test_what_the_first_call_compiles_the_second_process_finds(
     assert any("entries are for" in one for one in first["evidence"])
     assert first["use"]["cpu_entries"] > first["use"]["gpu_entries"] == first["use"]["unplaced_entries"] == 0
     assert "ran on the CPU: no kernel for a GPU was used" in host.ctl("model", "show", "first").stdout
+    # Meant for a GPU, it runs on the processor here as there: both times, and no verdict.
+    host.ctl(
+        *("model", "add", "beside", "--loader", "python", "--python", str(found.python), "--device", "xpu"),
+        *("--target", "products:attention", "--directory", str(APPLICATION), "--shape", "4"),
+        *("--compare", "cpu", "--store", "default"),
+    )
+    entries = {row["ref"] for row in host.rows("ls")}
+    trials = prewarmed(host, "beside")["trials"]
+    assert isinstance(trials, list)
+    beside = trials[0]["cpu"]
+    assert (beside["unit"], beside["gpu_shown"], beside["cpu_shown"], beside["detail"]) == ("step", False, True, "")
+    assert beside["gpu_seconds"] > 0 < beside["cpu_seconds"]
+    assert "per step" in host.ctl("why", "beside").stdout
+    assert {row["ref"] for row in host.rows("ls")} == entries
     # There was nothing compiled ahead of time for this device: each was made from SPIR-V (the second report).
     assert {row["image"] for row in host.rows("ls", "--model", "first")} == {"spirv"}
 

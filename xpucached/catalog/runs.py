@@ -24,6 +24,7 @@ from xpucached.catalog.tables import (
     TARGETS,
     TRIALS,
 )
+from xpucached.domain.beside_cpu import CpuComparison
 from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.domain.models import DeviceUse, Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
 from xpucached.domain.names import ModelName
@@ -304,6 +305,7 @@ def _trial_row(run: int, position: int, trial: Trial) -> dict[str, object]:
         "detail": trial.detail,
         "output": trial.output,
         "use": msgspec.to_builtins(trial.use),
+        "cpu": msgspec.to_builtins(trial.cpu),
     }
 
 
@@ -319,4 +321,5 @@ def _trial(row: sa.Row[tuple[object, ...]]) -> Trial:
         row.detail,
         row.output,
         msgspec.convert(row.use, DeviceUse | None),
+        msgspec.convert(row.cpu, CpuComparison | None),
     )

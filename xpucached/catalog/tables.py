@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0029"
+REVISION: Final = "0030"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -228,6 +228,7 @@ TRIALS: Final = sa.Table(
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("output", sa.Text, nullable=False),
     sa.Column("use", sa.JSON(none_as_null=True)),  # `DeviceUse` by its fields; null where it was not noted
+    sa.Column("cpu", sa.JSON(none_as_null=True)),  # `CpuComparison` by its fields; null where there is none
     sqlite_with_rowid=False,
 )
 

@@ -37,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--min-output-tokens", type=int, default=1, metavar="N", help="fewer are invalid (default: 1)")
     group.add_argument("--tolerance", type=float, metavar="X", help="distance from float32 that is allowed")
     group.add_argument("--require-device", action="store_true", help="fail if nothing shows that it ran there")
+    group.add_argument("--compare", default="", metavar="cpu", help="run it once more on the CPU, and tell both times")
     group.add_argument("--cache", action="append", default=[], metavar="PATH", help="a further cache to watch")
     group.add_argument("--memory", metavar="SIZE", help="what it may take (default: what can be spared)")
     group.add_argument("--disk", metavar="SIZE", help="what it may write to its temporary directory (default: 10GiB)")
@@ -80,6 +81,7 @@ def read(given: argparse.Namespace) -> RunSpec:
         ready_line=given.ready_line,
         ready_timeout=_duration(given.ready_timeout),
         requests=str(here / given.requests) if given.requests else "",
+        compare=given.compare,
     )
     if is_file and exercise.target:
         _see("target", exercise.target)

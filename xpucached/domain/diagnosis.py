@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from xpucached.domain.beside_cpu import ComparedVariant
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import AwareDatetime, KindName, ModelName
 from xpucached.domain.stores import Store
@@ -51,6 +52,7 @@ class Cause(StrEnum):
     FOREIGN_STORE = "other-users-store"
     OPTIONS = "other-options"
     ON_CPU = "ran-on-cpu"  #: and was meant for a GPU, or there is one
+    NOT_FASTER = "not-faster-than-cpu"  #: the GPU, where both were timed
     SLOWER = "slower"
     SHIFTED = "slower-since-change"  #: a change on the host, which its sentence names
     HIDDEN = "cannot-be-seen"  #: its application runs, but not where we may look
@@ -83,6 +85,7 @@ class Diagnosis(Struct, frozen=True):
     explanations: tuple[Explanation, ...] = ()
     runtimes: tuple[RuntimeCheck, ...] = ()  #: those that its program finds
     compiled: tuple[CompiledShare, ...] = ()  #: which libraries its runs compiled, by kind of cache, the dearest first
+    compared: tuple[ComparedVariant, ...] = ()  #: with the processor, where that was asked for
 
 
 class Application(Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from xpucached.domain.beside_cpu import CpuComparison
 from xpucached.domain.bounds import DAY, Duration, Units, Whole
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.names import AwareDatetime, KindName, ModelName
@@ -52,6 +53,8 @@ class Workload(Struct, frozen=True):
             if not self.exercise.serves:
                 # Others have the digest that they had before there were servers.
                 said = {name: one for name, one in said.items() if name not in _SERVING}
+            if not self.exercise.compare:
+                said.pop("compare")
             parts.append(said)
         text = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -217,6 +220,7 @@ class Trial(Struct, frozen=True):
     detail: str = ""
     output: str = ""
     use: DeviceUse | None = None  #: None: before it was noted
+    cpu: CpuComparison | None = None  #: None: it was not asked for, or the variant did not run to its end
 
 
 class Run(Struct, frozen=True):

@@ -85,6 +85,9 @@ RANDOM: Final = "random"
 SHIPPED: Final = "prompts"
 """What ``inputs`` says to get the questions that come with xpucached, in several languages and lengths."""
 
+CPU: Final = "cpu"
+"""What ``compare`` may say."""
+
 _DEVICE: Final = re.compile(r"(?:cpu|(?:xpu|cuda)(?::(?:\d{1,3}|\*))?)", re.ASCII)
 _SHAPE: Final = re.compile(r"[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}(?:,[1-9]\d{0,7}(?:x[1-9]\d{0,7}){0,7}){0,15}", re.ASCII)
 _TARGET: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
@@ -150,6 +153,7 @@ class RunSpec(Struct, frozen=True):
     ready_line: str = ""  #: the command is a server, and ready when it prints a line with this text
     ready_timeout: Annotated[float, Duration(0.001, DAY)] = 600.0  #: seconds in which a server has to be ready
     requests: str = ""  #: a file with the requests that a server is sent, one JSON object a line
+    compare: str = ""  #: `CPU`: it is run there once more, for its times; empty: it is not
 
     @property
     def is_plain(self) -> bool:
@@ -178,6 +182,7 @@ class RunSpec(Struct, frozen=True):
         yield from self._wrong_words()
         yield from self._wrong_numbers()
         yield from self._wrong_serving()
+        yield from self._wrong_comparison()
         if self.loader is Loader.COMMAND:
             for key in ("python", "target", "inputs"):
                 if getattr(self, key):
@@ -214,6 +219,14 @@ class RunSpec(Struct, frozen=True):
             yield "requests", "expected the absolute path of a file with one JSON object a line"
         if self.serves and self.loader is not Loader.COMMAND:
             yield "ready_url" if self.ready_url else "ready_line", "only a command can be a server"
+
+    def _wrong_comparison(self) -> Iterator[tuple[str, str]]:
+        if self.compare not in {"", CPU}:
+            yield "compare", "expected cpu: nothing else is compared with"
+        elif self.compare and not self.device:
+            yield "compare", "name the device too that is compared with the CPU, such as xpu"
+        elif self.compare and self.device == CPU:
+            yield "compare", "it runs on the CPU: there is nothing to compare it with"
 
     def _wrong_words(self) -> Iterator[tuple[str, str]]:
         if self.device and _DEVICE.fullmatch(self.device) is None:

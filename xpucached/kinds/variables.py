@@ -31,6 +31,12 @@ SELECTING: Final = frozenset(
 )
 """The variables that say which device a program gets."""
 
+ON_CPU: Final = {"ONEAPI_DEVICE_SELECTOR": "*:cpu"}
+"""What leads a program to the processor."""
+
+OTHER_SELECTORS: Final = frozenset({"SYCL_DEVICE_FILTER", "SYCL_DEVICE_TYPE"})
+"""Older variables for the same, with which runtimes refuse that one, or which could lead to a GPU beside it."""
+
 FURTHER: Final = {
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, Figure, Safety
 from xpucached.domain.models import Outcome, WarmReason, Warmth
+from xpucached.planning.beside_cpu import compared
 from xpucached.planning.compiled import compiled
 from xpucached.planning.shifts import sentence
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
+    from xpucached.domain.beside_cpu import ComparedVariant
     from xpucached.domain.diagnosis import Application, Baseline, RuntimeCheck
     from xpucached.domain.libraries import SyclRuntime
     from xpucached.domain.models import Model, ModelStatus, Run
@@ -62,16 +64,18 @@ def diagnose(
     itself cold, then what keeps its application from what is warm, then what makes it slow all the same.
     """
     name = status.model.name
+    beside = compared(status.model, status.run)
     explanations = [
         *_own(status),
         *_crashes(status, runtimes, proven(status.model, runs)),
         *_outside(status.model, store, applications, uid),
         *_elsewhere(status.model, store, entries, option_variables, built_from),
         *_on_cpu(status.model, status.run, selecting, gpus=gpus),
+        *_not_faster(name, beside),
         *_shifted(status.model, shifts),
         *_slower(status.model, baselines),
     ]
-    return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes), compiled(status, entries))
+    return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes), compiled(status, entries), beside)
 
 
 def trusted(status: ModelStatus, runtimes: Iterable[RuntimeCheck], runs: Iterable[Run] = ()) -> bool:
@@ -233,6 +237,13 @@ def _on_cpu(model: Model, run: Run | None, selecting: Collection[str], *, gpus: 
         led = f"; its variables say {', '.join(given)}" if given else ""
         words = f"{one.variant.label}: {one.use.sentence}; {asked}{led}"
         yield Explanation(Cause.ON_CPU, words, _command("model", "show", model.name))
+
+
+def _not_faster(name: str, compared_variants: Iterable[ComparedVariant]) -> Iterable[Explanation]:
+    for one in compared_variants:
+        if one.comparison.not_faster:
+            words = f"{one.variant}: {one.comparison.sentence}"
+            yield Explanation(Cause.NOT_FASTER, words, _command("model", "show", name))
 
 
 def _shifted(model: Model, shifts: Sequence[Shift]) -> Iterable[Explanation]:

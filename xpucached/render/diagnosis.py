@@ -36,6 +36,9 @@ def why(value: Diagnosis, style: TextStyle) -> str:
         parts.append(
             section("Its SYCL runtimes", "\n".join(_runtime_check(one, style) for one in value.runtimes), style)
         )
+    if value.compared:
+        lines = (fold(plain(f"{one.variant}: {one.comparison.sentence}"), style, 0) for one in value.compared)
+        parts.append(section("Beside the CPU", "\n".join(lines), style))
     if value.compiled:
         parts.append(section("What its runs compiled", _compiled(value.compiled, style), style))
     return "\n\n".join(parts)

@@ -126,7 +126,7 @@ def run(one: Run, style: TextStyle) -> str:
         ),
     ]
     text = facts(pairs, style)
-    if len(one.trials) > 1 or any(each.figures or each.evidence or each.use for each in one.trials):
+    if len(one.trials) > 1 or any(each.figures or each.evidence or each.use or each.cpu for each in one.trials):
         text += "\n\n" + trials(one.trials, style)
     if one.output:
         lines = "\n".join(f"  {safe(line)}" for line in one.output.splitlines())

@@ -12,6 +12,7 @@ from xpucached.render.text import Cell, Colour, count, fold, seconds, section, s
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from xpucached.domain.beside_cpu import CpuComparison
     from xpucached.domain.models import Trial
     from xpucached.domain.workloads import RunSpec
     from xpucached.render.text import TextStyle
@@ -31,6 +32,7 @@ def exercise(one: RunSpec) -> Iterator[tuple[str, str]]:
         yield "server", f"ready when {ready}, within {seconds(one.ready_timeout)}"
         yield "requests", one.requests
     yield "device", f"{one.device}{', required' if one.require_device else ''}"
+    yield "compared with", one.compare
     yield "precisions", ", ".join(one.precisions)
     yield "shapes", " ".join(one.shapes)
     yield "caches", ", ".join(map(str, one.caches))
@@ -68,9 +70,15 @@ def trials(values: Sequence[Trial], style: TextStyle) -> str:
     for one in values:
         if one.use is not None:
             text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(one.use.sentence)}', style, 2)}"
+        if one.cpu is not None:
+            text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(_beside(one.cpu))}', style, 2)}"
         for line in one.evidence:
             text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(line)}', style, 2)}"
     return text
+
+
+def _beside(one: CpuComparison) -> str:
+    return f"{one.sentence}: see why" if one.not_faster else one.sentence
 
 
 def _ranged(median: float | None, high: float | None, spread: float | None) -> str:

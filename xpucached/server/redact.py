@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from xpucached.domain.ahead import Ahead, AheadState
+from xpucached.domain.beside_cpu import CpuComparison
 from xpucached.domain.diagnosis import Cause, Explanation, RuntimeCheck
 from xpucached.domain.host import DriverInUse, Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job
@@ -42,6 +43,7 @@ _CAUSES: Final = frozenset(
         Cause.CACHE_OFF,
         Cause.OTHER_STORE,
         Cause.FOREIGN_STORE,
+        Cause.NOT_FASTER,
         Cause.SLOWER,
         Cause.HIDDEN,
     }
@@ -118,6 +120,11 @@ def _runtime_check(one: RuntimeCheck) -> RuntimeCheck:
 
 def _trial(one: Trial) -> Trial:
     return replace(one, detail=_text(one.detail), output="", evidence=())
+
+
+def _compared(one: CpuComparison) -> CpuComparison:
+    # Why it did not run there, the program may say.
+    return replace(one, detail=_text(one.detail))
 
 
 def _model(one: ModelStatus) -> ModelStatus:
@@ -206,6 +213,7 @@ _RULES: Final = cast(
         Workload: _workload,
         Run: _run,
         Trial: _trial,
+        CpuComparison: _compared,
         ModelStatus: _model,
         Job: _job,
         Ahead: _ahead,

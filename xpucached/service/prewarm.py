@@ -283,6 +283,7 @@ class Prewarmer:
             course.detail += await asyncio.to_thread(recordings.never_twice, self._context, attempt.executions)
         if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
             course.detail += await asyncio.to_thread(recordings.covered, self._context, course.executions)
+        await self._trials.beside_cpu(model, course.attempts, warm.reason, lambda what: tell(f"{model.name}: {what}"))
 
     def _finish(self, run: Run, course: RunCourse, model: Model, reached: frozenset[Path]) -> Run:
         outcome, detail, attribution, trials = course.outcome, course.detail, course.attribution, course.trials

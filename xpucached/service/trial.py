@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import os
 import signal
@@ -23,6 +24,7 @@ from xpucached.kinds.variables import FURTHER
 from xpucached.planning.device_use import device_use, ran_on
 from xpucached.processes.pause import RunLimits
 from xpucached.service import program_variables, recordings
+from xpucached.service.beside_cpu import CpuRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -73,6 +75,7 @@ class TrialRunner:
         self._proofs = proofs
         self._throttle = throttle
         self._starter = starter
+        self._cpu = CpuRunner(context, starter)
 
     def _watched(self, model: Model) -> tuple[Path, ...]:
         settings = self._context.settings
@@ -170,6 +173,20 @@ class TrialRunner:
         if outcome is Outcome.WARMED:
             needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions, watched)
         return Attempt(trial, tuple(executions), after, needs)
+
+    async def beside_cpu(
+        self, model: Model, attempts: list[Attempt], reason: WarmReason, tell: Callable[[str], None]
+    ) -> None:
+        """Add to variants what they take on the processor, if that is asked for; it proves nothing."""
+        if not model.workload.exercise.compare:
+            return
+        trials = [one.trial for one in attempts]
+        manner, polite = self._manner(reason, tell), reason is not WarmReason.MANUAL
+        found = await self._cpu.compared(model, self._workload(model), trials, manner, tell, polite=polite)
+        attempts[:] = [
+            dataclasses.replace(one, trial=replace(one.trial, cpu=cpu))
+            for one, cpu in zip(attempts, found, strict=True)
+        ]
 
     async def _doubt(
         self,

@@ -41,6 +41,7 @@ from xpucached.catalog.scans import EarlierEntry, judge, known_entries, record_s
 from xpucached.catalog.stores import all_stores, forget_store
 from xpucached.catalog.surveys import appeared_since, driver_changes, last_survey, record_survey
 from xpucached.catalog.targets import target_presence
+from xpucached.domain.beside_cpu import CpuComparison
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.host import Device, DriverFile, Host, Problem
 from xpucached.domain.libraries import Libraries, SyclRuntime
@@ -155,7 +156,14 @@ def test_exercises_and_trials_come_back_as_they_went(catalog: Catalog) -> None:
     one = Pass(1.0, 2.0, 3, -9, 4, 5)
     trials = (
         Trial(Variant("xpu:0", "int8", "1x2"), Outcome.INVALID, (one, one), RanOn.OTHER, "cpu", ("a", "b")),
-        Trial(Variant(), Outcome.WARMED, figures=(Figures(token_seconds=0.5, tokens=7),), detail="d", output="o"),
+        Trial(
+            Variant(),
+            Outcome.WARMED,
+            figures=(Figures(token_seconds=0.5, tokens=7),),
+            detail="d",
+            output="o",
+            cpu=CpuComparison(gpu_seconds=1),
+        ),
     )
     libraries = Libraries((SyclRuntime(Path("/a/libsycl.so.8"), "b1", 2),), (Path("/a/libintelocl.so"),))
     ended = catalog.write(
