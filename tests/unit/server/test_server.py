@@ -155,6 +155,27 @@ def test_who_has_the_overview_already_gets_it_again_only_when_it_changed(
     assert other != tag
 
 
+@pytest.mark.parametrize(
+    ("path", "accept", "kind"),
+    [
+        ("/v1/metrics", "*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            "/v1/metrics",
+            "application/openmetrics-text;version=1.0.0,*/*",
+            "application/openmetrics-text; version=1.0.0",
+        ),
+        ("/v1/metrics?format=openmetrics", "*/*", "application/openmetrics-text; version=1.0.0"),
+        ("/v1/metrics", "application/json", "application/json"),
+    ],
+)
+def test_metrics_come_in_the_form_that_is_asked_for(served: Running, path: str, accept: str, kind: str) -> None:
+    with served.connect() as client:
+        client.sendall(get(path, f"Accept: {accept}"))
+        response = http.client.HTTPResponse(client)
+        response.begin()
+        assert (response.status, response.headers["Content-Type"].startswith(kind)) == (200, True)
+
+
 def test_a_job_is_accepted_and_says_where_it_is(served: Running) -> None:
     with served.connect() as client:
         client.sendall(post("/v1/scan", b'{"full": true}'))
