@@ -28,7 +28,11 @@ KEPT: Final = 1000
 
 
 def record_survey(connection: sa.Connection, host: Host) -> DriverChange | None:
-    """Keep this survey as the last; give what it changed, if it was not the first and anything came or went."""
+    """Keep this survey as the last; give what it changed, if it was not the first and a driver offers something else.
+
+    That a model leads to a driver to which none led before, or that none leads to one any more, changes no driver.
+    """
+    old = last_survey(connection)
     first = connection.execute(sa.select(HOST.c.id)).first() is None
     before = {
         targets.value(row): row.id for row in connection.execute(sa.select(TARGETS).where(TARGETS.c.present.is_(True)))
@@ -57,8 +61,11 @@ def record_survey(connection: sa.Connection, host: Host) -> DriverChange | None:
     connection.execute(
         insert(HOST).values(id=1, **survey).on_conflict_do_update(index_elements=[HOST.c.id], set_=survey)
     )
-    appeared = tuple(one for one in host.offered if one not in before)
-    vanished = tuple(one for one in before if one.fingerprint not in numbers)
+    earlier: dict[str, Host | DriverInUse] = {} if old is None else {"": old, **{one.id: one for one in old.drivers}}
+    both = views.keys() & earlier.keys()
+    were, are = ({one for id_ in both for one in some[id_].environments} for some in (earlier, views))
+    appeared = tuple(one for one in host.offered if one not in before and one in are)
+    vanished = tuple(one for one in before if one.fingerprint not in numbers and one in were)
     if first or not (appeared or vanished):
         return None
     change = connection.execute(

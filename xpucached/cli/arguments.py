@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from xpucached import __version__
@@ -53,11 +54,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if extra:
         if options.verb == "model add" and not extra[0].startswith("-"):
             raise RequestError(
-                "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {' '.join(extra)}"
+                "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {shlex.join(extra)}"
             )
         if options.verb in {"run", "trace"} and not extra[0].startswith("-"):
-            words = " ".join(filter(None, (getattr(options, "model", None), *extra)))
-            raise RequestError("the program stands behind --", hint=f"xpucachectl {options.verb} -- {words}")
+            model = getattr(options, "model", None)
+            whose = f"{shlex.quote(model)} " if model else ""
+            hint = f"xpucachectl {options.verb} {whose}-- {shlex.join(extra)}"
+            raise RequestError("the program stands behind --", hint=hint)
         now = next((values.RENAMED[name] for one in extra if (name := one.partition("=")[0]) in values.RENAMED), "")
         called = f"; it is called {now} now" if now else ""
         raise RequestError(f"not understood: {' '.join(extra)}{called}", hint=f"xpucachectl {options.verb} --help")

@@ -95,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.check:
             for problem in problems:
                 print(f"xpucached: {safe(problem.message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
-            print(f"the configuration is in order; {found} model files")  # noqa: T201 - the same
+            refused = f", {len(problems)} refused" if problems else ""
+            print(f"the configuration is in order; model files: {found}{refused}")  # noqa: T201 - the same
             return SettingsError.exit if problems else 0
         logs.begin(config.log.level.upper())
         serving = True

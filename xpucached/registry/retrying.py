@@ -45,7 +45,7 @@ class Retries:
             self._count, self._at = 0, at
         self._count += 1
         if self._count >= TRIES:
-            hint = "what came meanwhile is kept: the same command goes on with the rest"
+            hint = "does it run, and is its name right? what is done already is kept: the same command does the rest"
             raise RegistryError(f"{why} (tried {TRIES} times)", hint=hint) from why
         longest = _FIRST_PAUSE * 2**self._count
         asked = why.after.isdecimal() and len(why.after) <= _DIGITS

@@ -96,7 +96,7 @@ class Upkeep:
         if not self._context.ready:
             when = "as soon as this host has been looked at"
         elif not self._context.present.offered and not model.exercise.elsewhere:
-            when = "as soon as there is a device for it"
+            when = "as soon as there is a device for it, which its own variables may lead to (--env)"
         else:
             when = f"at the next look, within {seconds(settings.schedule.scan_interval)}"
         return f"It is warmed by itself {when}{f'; {closed}' if closed else ', once the host is calm'}"

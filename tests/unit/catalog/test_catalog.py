@@ -43,7 +43,7 @@ from xpucached.catalog.surveys import appeared_since, driver_changes, last_surve
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.beside_cpu import CpuComparison
 from xpucached.domain.defects import CHANGED
-from xpucached.domain.host import Device, DriverFile, Host, Problem
+from xpucached.domain.host import Device, DriverFile, DriverInUse, Host, Problem
 from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.domain.models import (
     Attribution,
@@ -1538,6 +1538,19 @@ def test_a_device_that_came_is_not_forgotten_with_the_change_that_tells_of_it(
     for hour, some in enumerate(((OLD, CPU), *[(OLD, CPU, THIRD), (OLD, CPU)] * 3), start=1):
         catalog.write(record_survey, host(*some, at=NOW + hour * HOUR))
         assert catalog.read(appeared_since, [moment])[moment] == tuple(sorted({CPU, *some} - {OLD}))
+
+
+def test_that_a_model_leads_to_another_driver_is_no_change_of_one(catalog: Catalog) -> None:
+    def led(*environments: Target) -> DriverInUse:
+        return DriverInUse({"OCL_ICD_FILENAMES": "/opt"}, (ModelName("trial"),), "s", environments=environments)
+
+    catalog.write(record_survey, host(CPU))
+    assert catalog.write(record_survey, replace(host(CPU, at=NOW + HOUR), drivers=(led(OLD),))) is None
+    change = catalog.write(record_survey, replace(host(CPU, at=NOW + 2 * HOUR), drivers=(led(NEW),)))
+    assert change is not None
+    assert (change.appeared, change.vanished) == ((NEW,), (OLD,))
+    assert catalog.write(record_survey, host(CPU, at=NOW + 3 * HOUR)) is None
+    assert len(catalog.read(driver_changes)) == 1
 
 
 def test_the_survey_comes_back_and_changes_become_history(catalog: Catalog) -> None:
