@@ -34,7 +34,7 @@ def reach(options: Namespace) -> tuple[Client, bool]:
     if options.of:
         return of_user(options.of), False
     if options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
-        hint = "that path came from XPUCACHED_SOCKET; unset it to ask the usual daemon"
+        hint = "that path came from XPUCACHED_SOCKET: xpucached --user & starts a daemon there; or unset it"
         return _named(Path(os.environ["XPUCACHED_SOCKET"]), hint), False
     user = options.scope != "system" if options.scope else os.geteuid() != 0
     if not user:

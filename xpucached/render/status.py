@@ -98,7 +98,7 @@ _LONGEST: Final = 99
 _SHORT: Final = 12
 """A message of so few characters may stand in any sentence."""
 
-_ENDS: Final = ("; ", ": ", " (", ", ", " ")
+_ENDS: Final = ((": ", " ("), (", ",), (" ",))
 _PARENTHESIS: Final = re.compile(r"\([^()]*\)?")
 """Where a sentence is parted, it is not parted within one."""
 
@@ -106,11 +106,16 @@ _PARENTHESIS: Final = re.compile(r"\([^()]*\)?")
 def headline(sentence: str) -> tuple[str, str]:
     """Part a sentence: its beginning, of less than 100 columns, and the rest; it is parted where it has parts."""
     outer = _PARENTHESIS.sub(lambda found: "(" + "_" * (len(found[0]) - 1), sentence)
-    for end in ("; ", *(_ENDS if cells(outer.partition("; ")[0]) > _LONGEST else ())):
-        at = outer.find(end) if end == "; " else outer.rfind(end, 0, _LONGEST)
+    first = outer.find("; ")
+    if first > 0 and cells(sentence[:first]) <= _LONGEST:
+        return sentence[:first].rstrip(), sentence[first:].lstrip("; ").strip()
+    if cells(sentence) <= _LONGEST:
+        return sentence, ""
+    for ends in _ENDS:
+        at = max(outer.rfind(end, 0, _LONGEST) for end in ends)
         if at > 0 and cells(sentence[:at]) <= _LONGEST:
-            return sentence[:at].rstrip(), sentence[at:].lstrip("; " if end == "; " else " :,").strip()
-    return (sentence, "") if cells(sentence) <= _LONGEST else (cut(sentence, _LONGEST), sentence)
+            return sentence[:at].rstrip(), sentence[at:].lstrip(" :,").strip()
+    return cut(sentence, _LONGEST), sentence
 
 
 def _ahead(one: Ahead) -> str:

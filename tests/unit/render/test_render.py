@@ -148,9 +148,13 @@ def test_only_a_kernel_s_name_is_cut() -> None:
         (
             f"No device: none was found: it cannot be loaded (lib.so.1: no such file; {'a ' * 60}): they are not seen",
             (
-                "No device: none was found",
-                f"it cannot be loaded (lib.so.1: no such file; {'a ' * 60}): they are not seen",
+                "No device: none was found: it cannot be loaded",
+                f"(lib.so.1: no such file; {'a ' * 60}): they are not seen",
             ),
+        ),
+        (
+            f"Failed: 1 of 3 models is cold for driver {'a' * 20} and could not be warmed ({'b' * 30}); see: x",
+            (f"Failed: 1 of 3 models is cold for driver {'a' * 20} and could not be warmed", f"({'b' * 30}); see: x"),
         ),
         ("x" * 150, ("x" * 98 + "…", "x" * 150)),
     ],
