@@ -21,31 +21,35 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import pytest
 
 from tests.support import catalogs
 from tests.support.builders import sycl_target
+from xpucached.api.requests import AddModel
 from xpucached.catalog import opening, tables
-from xpucached.cli import bundles, installed_files
+from xpucached.cli import bundles, installed_files, registration
 from xpucached.domain.bundles import InspectBundle
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.domain.models import Workload
-from xpucached.domain.names import EntryKey, KindName
+from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import Recipe
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.throttling import RunCause, RunPriority
-from xpucached.errors import NotFound, Unavailable
+from xpucached.domain.workloads import Loader, RunSpec
+from xpucached.errors import NotFound, Unavailable, XpucachedError
 from xpucached.host import package_tools, tools
 from xpucached.hostd import units
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import preflight
-from xpucached.processes import child, driver_probe, unpacking
+from xpucached.processes import child, credential_helper, driver_probe, unpacking
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import NoCompiler
 from xpucached.processes.output import Trace
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.processes.unpacking import UnpackFailed, UnpackLimits
+from xpucached.service import taking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,6 +214,27 @@ def compare_versions(_lair: Path) -> None:
     package_tools.Versions("deb").holds("1", "lt", "2")
 
 
+def ask_for_an_account(lair: Path) -> None:
+    helper = lair.parent / "helpers/docker-credential-some"
+    helper.parent.mkdir()
+    helper.write_text("#!/bin/sh\necho asked\n")
+    helper.chmod(0o755)
+    with patch.dict(os.environ, PATH=f"{helper.parent}:{os.environ['PATH']}"):
+        done = credential_helper.ask("some", "localhost")
+    assert done is not None
+    assert done.output == b"asked\n"
+
+
+def take_a_bundle_in(lair: Path) -> None:
+    with pytest.raises(XpucachedError):
+        taking._imported(lair.parent / "none", {}, threading.Event())
+
+
+def look_for_modules(lair: Path) -> None:
+    exercise = RunSpec(loader=Loader.VLLM, python=sys.executable, target=str(lair), inputs="random", device="cpu")
+    assert list(registration._of_modules(AddModel(name=ModelName("net"), directory=lair.parent, exercise=exercise)))
+
+
 WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "processes/driver_probe.py": ask_drivers,
     "kinds/sycl/preflight.py": ask_runtimes,
@@ -223,6 +248,9 @@ WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "cli/bundles.py": look_at_a_bundle,
     "processes/unpacking.py": unpack_a_package,
     "host/package_tools.py": compare_versions,
+    "processes/credential_helper.py": ask_for_an_account,
+    "service/taking.py": take_a_bundle_in,
+    "cli/registration.py": look_for_modules,
 }
 """For each module that starts something, what makes it do so."""
 

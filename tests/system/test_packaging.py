@@ -81,7 +81,9 @@ def test_the_source_archive_holds_tests_and_tools(sdist: Path) -> None:
 
 def test_the_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
     program = {
-        name for name in files("xpucached", [".py", ".csv", ".css", ".js", ".typed"]) if "/data/manual/" not in name
+        name
+        for name in files("xpucached", [".py", ".csv", ".css", ".js", ".txt", ".typed"])
+        if "/data/manual/" not in name
     }
     migrations = {f"xpucached/{name}" for name in files("migrations", [".py", ".mako"])}
     units = {f"xpucached/units/{path.relative_to(UNITS).as_posix()}" for path in UNITS.rglob("*") if path.is_file()}

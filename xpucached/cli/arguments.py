@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import shutil
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from xpucached import __version__
@@ -57,8 +58,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
                 "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {shlex.join(extra)}"
             )
         if options.verb in {"run", "trace"} and not extra[0].startswith("-"):
-            model = getattr(options, "model", None)
-            whose = f"{shlex.quote(model)} " if model else ""
+            first = getattr(options, "model", None)
+            # A word before the program's is a model, unless there is a program of that name.
+            if first and shutil.which(first):
+                extra.insert(0, first)
+                first = None
+            whose = f"{shlex.quote(first)} " if first else ""
             hint = f"xpucachectl {options.verb} {whose}-- {shlex.join(extra)}"
             raise RequestError("the program stands behind --", hint=hint)
         now = next((values.RENAMED[name] for one in extra if (name := one.partition("=")[0]) in values.RENAMED), "")
