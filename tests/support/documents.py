@@ -75,8 +75,3 @@ class Typist:
         script = found.typed if user else f"cd {self.place}\n{found.typed}"
         done = self.machine.run("sh", "-e", "-c", script, user=user, session=bool(user))
         return done.stdout + done.stderr
-
-    def text(self, page: str, heading: str, language: str) -> str:
-        """Return a block of another language."""
-        (found,) = [one for one in blocks(page) if (one.heading, one.language) == (heading, language)]
-        return found.text

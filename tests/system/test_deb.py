@@ -634,8 +634,9 @@ def is_warm_after_an_upgrade(house: House, typist: documents.Typist) -> None:
     said = typist.type(DAY, "Waiting for it in a script")
     assert all(re.search(rf"^{user} +warm", said, re.MULTILINE) for user in known), said
     compiles_nothing(house, *known)
-    # The same as a unit, as the manual shows it.
-    machine.write("/etc/systemd/system/caches-warm.service", typist.text(DAY, "Waiting for it in a script", "ini"))
+    # The same as a unit, which comes as an example.
+    unit = REPOSITORY / "examples/driver-update/caches-warm.service"
+    machine.write("/etc/systemd/system/caches-warm.service", unit.read_text("utf-8"))
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", "caches-warm")
     assert machine.show("caches-warm.service", "Result") == "success"
