@@ -55,8 +55,13 @@ def notes(asked: AddModel, host: Host | None, *, own: bool) -> Iterator[str]:
 
     Without ``own`` the model is another user's, whose programs we do not start.
     """
-    if asked.store is not None and not asked.store.is_dir():
-        yield f"there is no directory {plain(str(asked.store))} yet; the first run makes the store there"
+    if asked.store is not None:
+        try:
+            asked.store.stat()
+        except FileNotFoundError:
+            yield f"there is no directory {plain(str(asked.store))} yet; the first run makes the store there"
+        except OSError as error:
+            yield f"whether {plain(str(asked.store))} is there cannot be seen from here: {error.strerror}"
     yield from _of_device(asked, host)
     if own:
         yield from _of_modules(asked)
