@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from xpucached import codec, messages
 from xpucached.bundle import members
 from xpucached.bundling import importing
-from xpucached.bundling.inspecting import check
+from xpucached.bundling.inspecting import checked_recipes
 from xpucached.bundling.rebuilding import is_held
-from xpucached.domain.bundles import BundleContent, BundleReplayReport, ReplayBundle
+from xpucached.domain.bundles import BundleReplayReport, ReplayBundle
 from xpucached.errors import Conflict, MissingExtra, NoCluster, WrongHost, XpucachedError
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
     """Compile the recipes of a bundle on a cluster; see `ReplayBundle`.  Raises `NoCluster` and others."""
     bundle = members.opened(order.source)
     with bundle.layout:
-        recipes = next((one for one in bundle.members if one.facts.content is BundleContent.RECIPES), None)
-        if recipes is None:
-            raise WrongHost("the bundle has no recipes", hint="see: xpucachectl bundle inspect")
-        check(bundle, progress)
+        recipes = checked_recipes(bundle, progress)
     progress(0, 0, "asking the cluster for its workers")
     with _cluster(order.cluster) as (pool, places, workers):
         count = min(_MOST_PARTS, _PARTS * places, max(1, recipes.facts.entries))

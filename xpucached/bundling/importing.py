@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from xpucached.bundle import members
 from xpucached.bundling import drivers
-from xpucached.bundling.inspecting import check, programs
+from xpucached.bundling.inspecting import check, checked_recipes, programs, recipes_in
 from xpucached.bundling.rebuilding import Recompiler, Shard, is_held, wanted
 from xpucached.bundling.signing import signed_view, verdict
 from xpucached.domain.bundles import (
@@ -181,7 +181,7 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
         settings = drivers.settings()
         with drivers.used(timeout=settings.driver.probe_timeout) as used:
             todo = _Import(order, bundle, used)
-            recipes = next((one for one in bundle.members if one.facts.content is BundleContent.RECIPES), None)
+            recipes = recipes_in(bundle)
             if not used.driver.environments:
                 raise WrongHost("no driver of this host offers a device", hint="see: xpucachectl devices")
             # All of it is judged before anything is used.
@@ -236,10 +236,7 @@ def replayed(order: ReplayBundle, progress: Progress) -> tuple[BundleReplayRepor
     """Compile the recipes of a bundle; give the report, and where what was made, or was there, lies."""
     bundle = members.opened(order.source)
     with bundle.layout:
-        recipes = next((one for one in bundle.members if one.facts.content is BundleContent.RECIPES), None)
-        if recipes is None:
-            raise WrongHost("the bundle has no recipes", hint="see: xpucachectl bundle inspect")
-        check(bundle, progress)
+        recipes = checked_recipes(bundle, progress)
         settings = drivers.settings()
         progress(0, 0, "asking the driver who it is")
         with drivers.used(order.driver_root, order.device, settings.driver.probe_timeout) as used:

@@ -12,7 +12,7 @@ from xpucached.bundle import members
 from xpucached.bundling.signing import signed_view
 from xpucached.domain.bundles import BundleContent, DiffReport, InspectReport, MemberChange
 from xpucached.domain.stores import Store
-from xpucached.errors import BadBundle
+from xpucached.errors import BadBundle, WrongHost
 from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
@@ -34,6 +34,20 @@ def inspect(order: InspectBundle, progress: Progress) -> InspectReport:
         if order.deep:
             check(bundle, progress)
         return InspectReport(replace(signed_view(bundle), checked=order.deep))
+
+
+def recipes_in(bundle: Bundle) -> MemberManifest | None:
+    """Return the part of a bundle that is recipes; None if it has none."""
+    return next((one for one in bundle.members if one.facts.content is BundleContent.RECIPES), None)
+
+
+def checked_recipes(bundle: Bundle, progress: Progress) -> MemberManifest:
+    """Read all of a bundle whose recipes shall be compiled, and give these.  Raises `WrongHost` and `BadBundle`."""
+    recipes = recipes_in(bundle)
+    if recipes is None:
+        raise WrongHost("the bundle has no recipes", hint="see: xpucachectl bundle inspect")
+    check(bundle, progress)
+    return recipes
 
 
 def check(bundle: Bundle, progress: Progress) -> None:

@@ -76,9 +76,9 @@ def run(options: Namespace) -> int:
                 known = _asked(client, model)
     except XpucachedError as error:
         if not there and os.sep in options.target:
-            raise NotFound(f"{options.target}: no such file") from error
+            raise NotFound(f"{options.target}: {_why_absent(path)}") from error
         if not there:
-            message = f"{options.target}: no such file, and no model that is known here: {error.message}"
+            message = f"{options.target}: {_why_absent(path)}, and no model that is known here: {error.message}"
             raise NotFound(message, hint=error.hint) from error
     if options.device:
         found = devices.asked(options.device)
@@ -115,6 +115,17 @@ def of_model(output: Output, name: ModelName, limit: float) -> Inspection | None
             return one.inspect(name, _programs(model))
     except NotFound:
         return None
+
+
+def _why_absent(path: Path) -> str:
+    """Say why nothing can be read there: that there is nothing, or that it may not be looked at."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return "no such file"
+    except OSError as error:
+        return (error.strerror or "it cannot be read").lower()
+    return "it came while it was looked for"
 
 
 def _model(client: Client, name: str) -> ModelStatus:
