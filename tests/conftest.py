@@ -41,11 +41,11 @@ from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
 from tests.support.faults import Faults, build, with_store
 from tests.support.runtimes import Runtime, SimulatedGpu, look_up
+from tests.support.scheduling import pytest_xdist_make_scheduler  # noqa: F401 - a hook
 from tests.support.torches import Torch, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
 
 # Read before any test runs, because each test starts with these variables gone.
 RUNTIMES: Final = Path(os.environ.get("XPUCACHED_RUNTIMES") or REPOSITORY / ".runtimes").absolute()
