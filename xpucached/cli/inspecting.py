@@ -20,8 +20,9 @@ from xpucached.cli.output import say
 from xpucached.cli.progress import told_what_is_read
 from xpucached.domain.models import check_name
 from xpucached.domain.stores import StoreOrigin
+from xpucached.domain.workloads import Loader
 from xpucached.errors import NotFound, RequestError, RunFailed, XpucachedError
-from xpucached.inspection import devices
+from xpucached.inspection import devices, environments
 from xpucached.inspection.report import Inspector
 from xpucached.printing import plain
 from xpucached.render.inspection import inspection
@@ -71,7 +72,6 @@ def run(options: Namespace) -> int:
                     hint = f"as {options.of}, without --of"
                     raise RequestError("a model's files are read by its own user", hint=hint)
                 model = _model(client, options.target)
-                paths = _programs(model)
             if not hosts:
                 known = _asked(client, model)
     except XpucachedError as error:
@@ -80,10 +80,9 @@ def run(options: Namespace) -> int:
         if not there:
             message = f"{options.target}: {_why_absent(path)}, and no model that is known here: {error.message}"
             raise NotFound(message, hint=error.hint) from error
-    if options.device:
-        found = devices.asked(options.device)
-    else:
-        found = devices.here(known.versions) if model is None else _devices(model, known)
+    if model is not None:
+        paths = _places(model)
+    found = devices.asked(options.device) if options.device else _devices(model, known)
     with told_what_is_read(quiet=options.quiet) as tell:
         one = Inspector(found, rate=known.rate, used=known.used, kept_in=known.kept_in, tell=tell)
         value = one.inspect(options.target, paths)
@@ -112,7 +111,7 @@ def of_model(output: Output, name: ModelName, limit: float) -> Inspection | None
     try:
         with told_what_is_read(quiet=output.options.quiet) as tell:
             one = Inspector(found, rate=told.rate, used=told.used, kept_in=kept, tell=tell, limit=limit)
-            return one.inspect(name, _programs(model))
+            return one.inspect(name, _places(model))
     except NotFound:
         return None
 
@@ -136,8 +135,10 @@ def _model(client: Client, name: str) -> ModelStatus:
     return client.call(requests.GetModel(name=checked)).value
 
 
-def _devices(model: ModelStatus, known: _Told) -> tuple[AskedDevice, ...]:
-    """Return the devices that a model's newest run used; as long as none told, those of this host."""
+def _devices(model: ModelStatus | None, known: _Told) -> tuple[AskedDevice, ...]:
+    """Return the devices that a model's newest run used; without a model, or as long as none told, this host's."""
+    if model is None:
+        return devices.here(known.versions)
     if model.exercise.device == "cpu":
         return (devices.CPU,)
     run = model.run if model.run is not None and model.run.workload == model.workload else None
@@ -146,15 +147,16 @@ def _devices(model: ModelStatus, known: _Told) -> tuple[AskedDevice, ...]:
     return used or devices.here(known.versions) or (devices.CPU,)
 
 
-def _programs(model: ModelStatus) -> list[Path]:
-    """Return where the programs of a model lie: the environment of its interpreter, else the program itself."""
-    first = model.exercise.python or next(iter(model.command), "")
-    path = Path(shutil.which(first, path=model.variables.get("PATH")) or model.directory / first)
-    for folder in (path.parent.parent, path.resolve().parent.parent):
-        if (folder / "pyvenv.cfg").is_file():
-            return [folder]
-    sites = sorted(path.resolve().parent.parent.glob("lib/python3*/site-packages"))
-    return sites if path.name.startswith("python") and sites else [path]
+def _places(model: ModelStatus) -> list[Path]:
+    """Return where the libraries of a model's program lie.  Raises `NotFound`."""
+    exercise = model.exercise
+    command = [exercise.python] if exercise.python else model.command
+    if exercise.loader is Loader.LLAMA_CPP:
+        # Its Python only starts one of these.
+        named = [exercise.options["program"]] if "program" in exercise.options else ["llama-completion", "llama-cli"]
+        path = model.variables.get("PATH")
+        command = [next((one for one in named if shutil.which(one, path=path)), named[0])]
+    return environments.places(command, model.directory, model.variables)
 
 
 def _asked(client: Client, model: ModelStatus | None) -> _Told:

@@ -78,3 +78,4 @@ class Inspection(Struct, frozen=True):
     seconds: float = 0.0
     unread: bool = False  #: something could not be read, or does not hold together
     kept_in: tuple[str, ...] = ()  #: which caches keep what is compiled
+    places: tuple[str, ...] = ()  #: the files and folders that were looked through

@@ -85,6 +85,7 @@ class Inspector:
             round(time.monotonic() - began, 3),
             place.unread,
             self._kept_in,
+            tuple(map(str, paths)),
         )
 
     def _file(self, name: str, content: Content, place: SearchedFiles) -> InspectedFile | None:

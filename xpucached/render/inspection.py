@@ -31,7 +31,9 @@ def inspection(value: Inspection, style: TextStyle) -> str:
     told = zip(value.devices, value.totals, strict=True) if value.files else ()
     parts = [_sentence(value, device, one, style) for device, one in told]
     if not value.files:
-        parts.append(f"{plain(value.target)}: no device code in {count(value.looked_at, 'file')} that can hold any")
+        where = ", ".join(map(plain, value.places)) or "no folder"
+        read = count(value.looked_at, "file")
+        parts.append(fold(f"{plain(value.target)}: no device code in {read} that can hold any, of {where}", style))
     elif not value.devices:
         kernels = sum(one.kernels for one in value.files)
         parts.append(

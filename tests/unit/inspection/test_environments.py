@@ -1,0 +1,94 @@
+"""Where the libraries of a model's program lie: nothing that it may load is left out unsaid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from xpucached.errors import NotFound
+from xpucached.inspection import environments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ELF: Final = b"\x7fELF" + bytes(60)
+
+
+def put(path: Path, content: bytes = ELF) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o755)
+    return path
+
+
+def environment(root: Path, settings: str = "home = /nowhere/bin\n") -> Path:
+    put(root / "pyvenv.cfg", settings.encode())
+    (root / "lib/python3.11/site-packages").mkdir(parents=True)
+    return put(root / "bin/python3.11")
+
+
+def found(tmp_path: Path, *command: str, **variables: str) -> list[str]:
+    given = {"PATH": "", "HOME": str(tmp_path / "home"), **variables}
+    return [str(one.relative_to(tmp_path)) for one in environments.places(command, tmp_path, given)]
+
+
+def test_what_variables_and_pth_files_add_is_looked_through(tmp_path: Path) -> None:
+    python = environment(tmp_path / "venv")
+    for name in ("given", "beside/the/venv", "linked", "venv/lib/inner"):
+        (tmp_path / name).mkdir(parents=True)
+    site = tmp_path / "venv/lib/python3.11/site-packages"
+    (site / "one.pth").write_text(
+        f"# {tmp_path}\nimport sys; sys.path.append('/none')\n\n../../../../beside/the/venv\n{tmp_path / 'none'}\n"
+    )
+
+    path = f"given:{tmp_path / 'none'}:"
+    assert found(
+        tmp_path, str(python), "app.py", PYTHONPATH=path, LD_LIBRARY_PATH="linked:venv/lib/inner:/usr/lib"
+    ) == [
+        "venv",
+        "venv/lib/python3.11/site-packages/../../../../beside/the/venv",
+        "given",
+        "linked",
+    ]
+
+
+def test_a_python_without_an_environment_has_the_packages_of_its_version_and_its_user_s(tmp_path: Path) -> None:
+    put(tmp_path / "base/bin/python3.11")
+    (tmp_path / "base/bin/python3").symlink_to("python3.11")
+    kept = ["base/lib/python3.11/site-packages", "home/.local/lib/python3.11/site-packages"]
+    for name in (*kept, "base/lib/python3.10/site-packages"):
+        (tmp_path / name).mkdir(parents=True)
+    python = str(tmp_path / "base/bin/python3")
+
+    assert found(tmp_path, python) == kept
+    assert found(tmp_path, python, PYTHONNOUSERSITE="1") == kept[:1]
+    open_one = environment(
+        tmp_path / "open", f"home = {tmp_path / 'base/bin'}\ninclude-system-site-packages = true\nversion = 3.11\n"
+    )
+    assert found(tmp_path, str(open_one)) == ["open", *kept]
+    (tmp_path / "base/conda-meta").mkdir()
+    assert found(tmp_path, python) == ["base", *kept[1:]]
+
+
+def test_a_program_brings_what_lies_beside_it_and_a_script_its_interpreter(tmp_path: Path) -> None:
+    put(tmp_path / "build/bin/llama-cli")
+    put(tmp_path / "build/bin/libggml-sycl.so")
+    put(tmp_path / "build/lib/libonemkl.so.1")
+    put(tmp_path / "build/lib/script.so", b"GROUP ( libc.so )")
+    assert sorted(found(tmp_path, "build/bin/llama-cli")) == [
+        "build/bin/libggml-sycl.so",
+        "build/bin/llama-cli",
+        "build/lib/libonemkl.so.1",
+    ]
+    python = environment(tmp_path / "venv")
+    put(tmp_path / "app", f"#!/usr/bin/env {python}\n".encode())
+    assert found(tmp_path, "env", "-u", "A=1", "B=2", "./app") == ["venv"]
+
+
+@pytest.mark.parametrize("command", ["bash", "script", "none", ""])
+def test_what_a_command_starts_may_be_unknown(tmp_path: Path, command: str) -> None:
+    put(tmp_path / "bash")
+    put(tmp_path / "script", b"#!/bin/sh\n")
+    with pytest.raises(NotFound):
+        environments.places([command] if command else [], tmp_path, {"PATH": ""})

@@ -1,0 +1,136 @@
+"""Where the libraries of a program lie: its Python's packages, and what variables and ``.pth`` files add to them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.errors import NotFound
+from xpucached.host.digests import head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_PYTHON: Final = re.compile(r"(?:python|pypy)([\d.]*)\Z")
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish"})
+_SYSTEM: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64")
+_SITES: Final = ("site-packages", "dist-packages")
+_SHARED: Final = re.compile(r".+\.so[.\d]*\Z")
+_MOST: Final = 1000
+"""Files of a folder that are looked at, and lines of a ``.pth`` file."""
+_TEXT: Final = 1 << 16
+_NAME_THEM: Final = "name them: xpucachectl inspect FOLDER"
+
+
+def places(command: Sequence[str], directory: Path, variables: Mapping[str, str]) -> list[Path]:
+    """Return the files and folders that hold the libraries of a program; of nested ones the outer.
+
+    They are those of its Python, or else the program, what lies beside it, and ``LD_LIBRARY_PATH``.  Raises `NotFound`
+    where it is not known what the command starts.
+    """
+    program = _program(command, directory, variables)
+    interpreter = _interpreter(program, directory, variables)
+    if interpreter is not None:
+        found = [*_of_python(interpreter, variables), *_listed("PYTHONPATH", directory, variables)]
+    elif head(os.fspath(program), 4) == b"\x7fELF" and program.name not in _SHELLS:
+        found = [program, *_beside(program)]
+    else:
+        raise NotFound(f"{program}: what it starts is not known, nor where that has its libraries", hint=_NAME_THEM)
+    return _outer([*found, *_listed("LD_LIBRARY_PATH", directory, variables)])
+
+
+def _program(command: Sequence[str], directory: Path, variables: Mapping[str, str]) -> Path:
+    words = list(command)
+    if words and Path(words[0]).name == "env":
+        words = list(itertools.dropwhile(lambda word: word.startswith("-") or "=" in word, words[1:])) or words
+    first = next(iter(words), "")
+    found = shutil.which(first, path=variables.get("PATH")) if "/" not in first else None
+    path = Path(found or directory / first)
+    if not path.is_file():
+        raise NotFound(f"{path}: there is no such program")
+    return path
+
+
+def _interpreter(program: Path, directory: Path, variables: Mapping[str, str]) -> Path | None:
+    """Return the Python that runs a program, which may be that itself."""
+    if _PYTHON.match(program.name):
+        return program
+    begin = head(os.fspath(program), 256)
+    if not begin.startswith(b"#!"):
+        return None
+    try:
+        named = _program(os.fsdecode(begin[2:].partition(b"\n")[0]).split(), directory, variables)
+    except NotFound:
+        return None
+    return named if _PYTHON.match(named.name) else None
+
+
+def _of_python(python: Path, variables: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the environment of an interpreter, and the folders that files in it add to its search path."""
+    real = python.resolve()
+    for root in (python.parent.parent, real.parent.parent):
+        if (root / "conda-meta").is_dir():
+            yield root
+        settings = head(os.fspath(root / "pyvenv.cfg"), _TEXT).decode("utf-8", "replace")
+        if settings:
+            yield root
+            yield from _added(_sites(root, ""))
+            if not re.search(r"^include-system-site-packages\s*=\s*true\s*$", settings, re.MULTILINE | re.IGNORECASE):
+                return
+            home = re.search(r"^home\s*=\s*(.+?)\s*$", settings, re.MULTILINE)
+            real = Path(home[1]) / "python" if home else real
+            break
+    match = _PYTHON.match(python.resolve().name)
+    sites = list(_sites(real.parent.parent, match[1] if match else ""))
+    if not variables.get("PYTHONNOUSERSITE"):
+        sites += _sites(Path(variables.get("HOME") or Path.home()) / ".local", match[1] if match else "")
+    yield from sites
+    yield from _added(sites)
+
+
+def _sites(root: Path, version: str) -> Iterator[Path]:
+    """Yield the folders of packages below a prefix, of one version of Python if that is known."""
+    roots = (root, root / "local") if root == Path("/usr") else (root,)
+    for place, library, site in itertools.product(roots, ("lib", "lib64"), _SITES):
+        for folder in sorted((place / library).glob(f"python3*/{site}")):
+            if folder.parent.name in {"python3", f"python{version}"} or "." not in version:
+                yield folder
+
+
+def _added(sites: Iterable[Path]) -> Iterator[Path]:
+    """Yield the folders that ``.pth`` files name; what their lines of code add is not known."""
+    for site in sites:
+        for file in itertools.islice(sorted(site.glob("*.pth")), _MOST):
+            for line in head(os.fspath(file), _TEXT).decode("utf-8", "replace").splitlines()[:_MOST]:
+                if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                    yield site / line.strip()
+
+
+def _listed(name: str, directory: Path, variables: Mapping[str, str]) -> Iterator[Path]:
+    found = (Path(os.path.normpath(directory / one)) for one in variables.get(name, "").split(":") if one)
+    return (one for one in found if not _of_system(one))
+
+
+def _of_system(path: Path) -> bool:
+    """Return whether a folder is the system's: it holds the libraries of all programs, and its drivers."""
+    return str(path) in _SYSTEM or str(path.parent) in _SYSTEM
+
+
+def _beside(program: Path) -> Iterator[Path]:
+    """Yield the libraries in the folder of a program, and in the ``lib`` next to that."""
+    real = program.resolve()
+    for folder in (real.parent, real.parent.parent / "lib"):
+        if not _of_system(folder) and folder.is_dir():
+            for file in itertools.islice(folder.iterdir(), _MOST):
+                if _SHARED.match(file.name) and not file.is_symlink() and head(os.fspath(file), 4) == b"\x7fELF":
+                    yield file
+
+
+def _outer(found: Iterable[Path]) -> list[Path]:
+    """Return those that are there, without what lies in another one."""
+    there = {one.resolve(): one for one in reversed(list(found)) if one.is_file() or one.is_dir()}
+    return [one for real, one in reversed(there.items()) if not any(other in real.parents for other in there)]
