@@ -635,3 +635,14 @@ def test_each_migration_has_a_number_of_its_own_and_follows_the_one_before() -> 
         assert f"\ndown_revision = {before}\n" in text, path
         before = f'"{number}"'
     assert before == f'"{tables.REVISION}"'
+
+
+def test_no_test_forks_itself() -> None:
+    """A copy that fails must not go on as if it ran the tests: `tests.support.forks.copy` sees to it."""
+    found = {
+        path.relative_to(REPOSITORY).as_posix()
+        for path in (REPOSITORY / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.fork"
+    }
+    assert found == set()

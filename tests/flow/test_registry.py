@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support import bundles, registries
+from tests.support import bundles, forks, registries
 from xpucached.bundle import members, trust
 from xpucached.bundling import registries as bundling
 from xpucached.domain.bundles import PullBundle, PushBundle, RegistryAccess
@@ -137,15 +136,9 @@ def test_chunks_that_break_off_go_on_and_what_is_spoilt_there_is_refused(
 
 def killed(work: Callable[[], object], draw: random.Random, longest: float) -> bool:
     """Do it in a process of its own, which is killed at some moment; give whether it had ended before."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        finally:
-            os._exit(0)
+    child = forks.copy(work)
     time.sleep(draw.uniform(0, longest))
-    os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1] == 0
+    return forks.kill(child)
 
 
 def test_whoever_is_killed_leaves_the_old_state(

@@ -23,6 +23,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from tests import REPOSITORY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 DAEMON: Final = "xpucached.daemon.main"
@@ -104,6 +105,29 @@ class _Loaded:
     def end(self) -> None:
         self.control.close()
         self.process.wait()
+
+
+def copy(work: Callable[[], object]) -> int:
+    """Do something in a copy of this process, and return its pid.  It ends then, with 1 if that failed."""
+    pid = os.fork()
+    if pid:
+        return pid
+    # A copy that came back would run the tests as well, and answer for them.
+    try:
+        work()
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - whatever it is
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(1)
+
+
+def kill(pid: int) -> bool:
+    """Kill such a copy, and return whether it had ended before.  Raises AssertionError if it had failed."""
+    os.kill(pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in {0, -signal.SIGKILL}, f"the copy ended with {status}"
+    return status == 0
 
 
 def pids() -> set[int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import forks
 from xpucached.bundling.__main__ import carry_out
 from xpucached.domain.bundles import BundleContent, Compression, ExportBundle, ExportReport, InspectBundle
 from xpucached.errors import AlreadyThere, BadBundle, NotFound
@@ -84,13 +85,9 @@ def test_a_killed_export_leaves_what_was_there(name: str, sycl_store: SyclStore,
     broken = 0
     for _ in range(25):
         shutil.rmtree(dest) if dest.is_dir() else dest.unlink(missing_ok=True)
-        pid = os.fork()
-        if not pid:
-            exported(sycl_store, dest)
-            os._exit(0)
+        pid = forks.copy(partial(exported, sycl_store, dest))
         time.sleep(draw.uniform(0, whole * 1.2))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        forks.kill(pid)
         if dest.exists():
             done(InspectBundle(dest, deep=True))
         else:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from msgspec.structs import replace
 
+from tests.support import forks
 from tests.support.builders import sycl_target
 from tests.support.bundles import HOW, TARGET, facts, forge, leaf, packed, tar
 from xpucached.bundle import members
@@ -110,13 +110,9 @@ def test_a_killed_import_leaves_whole_entries_and_is_done_by_the_next(tmp_path: 
         root = tmp_path / "store"
         root.mkdir()
         for _ in range(20):
-            pid = os.fork()
-            if not pid:
-                publish(root)
-                os._exit(0)
+            pid = forks.copy(partial(publish, root))
             time.sleep(draw.uniform(0, whole))
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            forks.kill(pid)
             for one in root.glob("[0-9]*/*/*/*"):
                 there = {path.name: path.read_bytes() for path in one.iterdir()}
                 name = f"sycl/{one.relative_to(root)}"

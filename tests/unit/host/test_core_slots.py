@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import forks
 from xpucached.host import core_slots
 from xpucached.host.core_slots import CoreBudget, CoreSlot
 from xpucached.host.roots import HostRoots
@@ -131,21 +132,20 @@ def test_who_lends_a_core_for_moments_starves_nobody(places: HostRoots) -> None:
 @pytest.mark.flow
 def test_a_core_comes_back_with_the_death_of_who_had_it(places: HostRoots) -> None:
     reading, writing = os.pipe()
-    children = []
-    for _ in range(2):
-        if (child := os.fork()) == 0:
-            os.write(writing, b"1" if CoreBudget(places).slot().hold(NEVER) else b"0")
-            time.sleep(60)
-            os._exit(0)
-        children.append(child)
+
+    def holds() -> None:
+        slot = CoreBudget(places).slot()
+        os.write(writing, b"1" if slot.hold(NEVER) else b"0")
+        time.sleep(60)
+
+    children = [forks.copy(holds) for _ in range(2)]
     while len(os.read(reading, 1)) != 1 or len(os.read(reading, 1)) != 1:
         pass
     slot = CoreBudget(places).slot()
     has = later(slot)
     assert not has.wait(0.2)
     for child in children:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+        forks.kill(child)
     os.close(reading)
     os.close(writing)
     assert has.wait(5)

@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from tests.support import forks
 from xpucached.libexec import server_runner
 
 NOBODY = 65534
@@ -21,8 +22,8 @@ NOBODY = 65534
 def test_a_program_of_another_user_is_no_server_of_the_model(family: int, bound: str, host: str) -> None:
     """Whoever takes the port in the moment before the server does would get its requests."""
     (reading, writing), (waiting, going) = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def listens() -> None:
         os.setuid(NOBODY)
         with socket.socket(socket.AddressFamily(family)) as theirs:
             theirs.bind((bound, 0))
@@ -31,6 +32,8 @@ def test_a_program_of_another_user_is_no_server_of_the_model(family: int, bound:
             theirs.listen()
             os.write(writing, b"listens")
             signal.pause()
+
+    child = forks.copy(listens)
     try:
         port = int(os.read(reading, 6))
         assert server_runner.strangers([(host, port)]) == []
@@ -40,7 +43,6 @@ def test_a_program_of_another_user_is_no_server_of_the_model(family: int, bound:
         assert server_runner.strangers([(host, port + 1)]) == []
         assert server_runner.strangers([("127.0.0.2", port)]) == ([NOBODY] if not bound else [])
     finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        forks.kill(child)
         for one in (reading, writing, waiting, going):
             os.close(one)
