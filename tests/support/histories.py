@@ -121,7 +121,8 @@ def make_evictable() -> Evictable:
 
 def make_overview() -> Overview:
     """Return all of it, of a host that is warm."""
-    upgrade = NOW - timedelta(days=1)
+    upgrade, days = NOW - timedelta(days=1), make_days()
+    avoided = sum(one.avoided_seconds or 0.0 for one in days)
     return Overview(
         NOW,
         "0.1.0",
@@ -131,7 +132,14 @@ def make_overview() -> Overview:
         upgrade + timedelta(seconds=123),
         NOW - timedelta(days=21),
         watched=True,
-        saved=Saved(412.9, 15_000.0, estimated=True, spared_month=101.0, upgraded=upgrade, spared_upgrade=101.0),
+        saved=Saved(
+            days[-1].avoided_seconds,
+            avoided,
+            estimated=True,
+            spared_month=101.0,
+            upgraded=upgrade,
+            spared_upgrade=101.0,
+        ),
         usage=make_usage(),
         evictable=make_evictable(),
         models=(
@@ -139,7 +147,7 @@ def make_overview() -> Overview:
             OverviewModel(WHISPER, Warmth.WARM, "a run proved it", 74, 2_203_648, upgrade + timedelta(seconds=123)),
         ),
         warmth=make_warmth(),
-        days=make_days(),
+        days=days,
         upgrades=(
             UpgradeCost(
                 upgrade,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,7 +95,13 @@ def test_every_line_of_the_host_s_picture_fits(width: int) -> None:
 
 
 def test_the_host_s_page_leads_to_each_user_s(asked: Path, tmp_path: Path) -> None:
+    begun, slow = threading.Event(), threading.Event()
+    slow.set()
+
     def overview(user: str) -> bytes:
+        if user == "alice":
+            begun.set()
+            assert slow.wait(60)
         request = looking.GetOverview() if user else host_requests.GetHostOverview()
         with Client(asked, of=user) as client:
             return codec.dumps({"api": 1, "data": client.call(request).data})
@@ -114,6 +121,14 @@ def test_the_host_s_page_leads_to_each_user_s(asked: Path, tmp_path: Path) -> No
             assert page.locator("tr", has_text="carol").locator("td").nth(1).inner_text() == "unknown"
             assert visit.hindrances() == []
             assert not visit.sideways()
+            # One who answers slowly keeps nobody's page: neither those of others, nor the way back.
+            slow.clear()
+            page.get_by_role("button", name="alice").click()
+            assert begun.wait(30)
+            page.get_by_role("button", name="carol").click()
+            page.wait_for_selector("[role=alert]:has-text('carol: that is not here')")
+            assert not slow.is_set()
+            slow.set()
             # By keyboard to a user and back.
             page.get_by_role("button", name="alice").press("Enter")
             page.wait_for_selector("h1.v-warm")
@@ -134,18 +149,24 @@ def test_the_host_s_page_leads_to_each_user_s(asked: Path, tmp_path: Path) -> No
         thread.join()
 
 
-def test_web_asks_for_a_user_as_of_does(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = list[str]()
+def test_web_asks_for_a_user_as_of_does_and_for_others_meanwhile(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, begun, others = list[object](), threading.Event(), threading.Event()
 
-    def of_user(name: str) -> Client:
-        said.append(name)
+    def of_user(name: str, largest: int | None = None) -> Client:
+        said.append((name, largest is not None))
+        begun.set()
+        assert others.wait(30)
         return Client(asked, of=name)
 
     class Server(web.PageServer):
         def serve_forever(self, _interval: float = 0.5) -> None:
-            """Ask once for each."""
-            said.append(json.loads(self.overview("alice"))["data"]["host"])
-            said.append(json.loads(self.overview(""))["data"]["users"][0]["user"])
+            """Ask once for each, for the host while a user keeps us waiting."""
+            with ThreadPoolExecutor() as pool:
+                slow = pool.submit(self.overview, "alice")
+                assert begun.wait(30)
+                said.append(json.loads(self.overview(""))["data"]["users"][0]["user"])
+                others.set()
+                said.append(json.loads(slow.result(30))["data"]["host"])
 
         def shutdown(self) -> None:
             """End nothing."""
@@ -153,4 +174,4 @@ def test_web_asks_for_a_user_as_of_does(asked: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(connect, "of_user", of_user)
     monkeypatch.setattr(web, "PageServer", Server)
     assert main(["--system", "web"]) == 0
-    assert said == ["alice", "example", "bob"]
+    assert said == [("alice", True), "bob", "example"]

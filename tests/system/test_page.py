@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 import screenshots
@@ -17,7 +18,9 @@ from xpucached.cli import report as command
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import ModelName
 from xpucached.domain.overview import OverviewModel
-from xpucached.domain.usage import Amount, ModelUsage
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.status import Verdict
+from xpucached.domain.usage import Amount, EvictableReason, ModelUsage, Saved
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -38,6 +41,48 @@ def nasty() -> Overview:
     model = OverviewModel(name, Warmth.COLD, histories.NASTY, 1, 4096, None)
     usage = replace(overview.usage, models=(*overview.usage.models, ModelUsage(name, Amount(1, 4096), Amount())))
     return replace(overview, sentence=histories.NASTY, models=(*overview.models, model), usage=usage)
+
+
+WARM: Final = {
+    "Warm since": "2026-11-21 08:32 UTC, for 24 h",
+    "What the last driver upgrade cost": (
+        "1.9 min of work, which spares programs 1.7 min; warm again after 2.0 min (2026-11-21)"
+    ),
+    "Most bytes": "llama: 9.0 MiB (6.9 MiB its own)",
+    "Eviction takes next": "8.9 MiB: for an older driver",
+    "Saved in 30 days": "~3.9 h avoided by loads; 1.7 min spared by replay",
+    "Right now": "replay-4 (120/278) and 1 more",
+}
+COLD: Final = {
+    "State": "cold: 2 of 3 models are warm; whisper is cold since 2026-11-21 08:32 UTC",
+    "What the last driver upgrade cost": (
+        "1.9 min of work, which spares programs 1.7 min; not all are warm again (2026-11-21)"
+    ),
+    "Eviction takes next": "8.9 MiB: for an older driver; 4.0 KiB for other reasons",
+    "Saved in 30 days": "unknown avoided by loads; 1.7 min spared by replay",
+    "Right now": "nothing compiles",
+}
+"""What the head of the page answers."""
+
+
+def cold() -> Overview:
+    """Return a host of which a model is cold, and another was as it is before the changes that are told."""
+    value = histories.make_overview()
+    llama, whisper = value.models
+    steady = replace(llama, model=ModelName("steady"), since=histories.NOW - timedelta(days=20))
+    taken, more = replace(whisper, warmth=Warmth.COLD), EvictableReason(EvictReason.UNUSED, 1, 4096, 1.0, 1.0)
+    first, second = value.warmth[4:]
+    return replace(
+        value,
+        verdict=Verdict.COLD,
+        since=None,
+        models=(llama, taken, steady),
+        warmth=(first, replace(second, before=Warmth.WARM, now=Warmth.COLD, why="it was taken")),
+        upgrades=(replace(value.upgrades[0], warm_at=None),),
+        evictable=replace(value.evictable, frees=9_375_744, reasons=(*value.evictable.reasons, more)),
+        saved=Saved(None, None, estimated=False, spared_month=101.0),
+        under_way=(),
+    )
 
 
 def test_the_page_stays_small() -> None:
@@ -73,6 +118,21 @@ def test_the_page_shows_what_the_overview_says(tmp_path: Path) -> None:
         visit = browsers.Visit(browser, dark=False, width=1280)
         visit.page.goto(file.as_uri())
         _stop(visit)
+        for overview, answers in ((histories.make_overview(), WARM), (cold(), COLD)):
+            file.write_text(written(overview), encoding="utf-8")
+            visit.page.goto(file.as_uri())
+            lines = visit.page.locator("dl").inner_text().split("\n")
+            shown = dict(zip(lines[::2], lines[1::2], strict=True))
+            assert shown == {**shown, **answers}
+        # What needs somebody stands first.  What was before the changes that are told is shown, too.
+        models = visit.page.locator("section", has_text="since when")
+        assert models.locator("tbody").first.locator("th").all_inner_texts() == ["whisper", "llama", "steady"]
+        assert [one.text_content() for one in models.locator("rect title").all()] == [
+            "llama: warm from 2026-11-21 08:31 UTC: a run proved it",
+            "whisper: cold from 2026-11-21 08:32 UTC: it was taken",
+            "whisper: warm from 2026-11-21 08:31 UTC: unknown",
+            "steady: warm from 2026-11-02 08:30 UTC: a run proved it",
+        ]
         visit.context.close()
 
 

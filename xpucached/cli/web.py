@@ -54,6 +54,8 @@ _HEADERS: Final = {
 }
 _PATIENCE: Final = 10.0
 """Seconds that a client may take for its request."""
+_LARGEST: Final = 4 << 20
+"""Bytes of a user's overview.  What a user runs may answer anything, slowly, and without end."""
 _AT_ONCE: Final = 16
 _MOMENT: Final = 0.5
 _PATH: Final = re.compile(r"/v1/(?:users/(?P<user>[\w.~%-]{1,200})/)?overview", re.ASCII)
@@ -164,32 +166,22 @@ class _PageHandler(BaseHTTPRequestHandler):
 
 def web(output: Output) -> int:
     """Serve the page until Ctrl-C, or until so many seconds are over; gives the exit status."""
-    options, lock = output.options, threading.Lock()
-
-    def overview(_user: str) -> bytes:
-        # A connection each, so that a daemon that was started again is found; one at a time, for all share an answer.
-        with lock:
-            client, _ = connect.reach(options)
-            return _asked(client, looking.GetOverview())
-
-    return _serve(output, overview)
+    return _serve(output, lambda _user: _asked(connect.reach(output.options)[0], looking.GetOverview()))
 
 
 def of_host(output: Output) -> int:
     """Serve the page of the host and those of its users, as `web` does."""
-    options, lock = output.options, threading.Lock()
 
     def overview(user: str) -> bytes:
-        with lock:
-            if user:
-                return _asked(connect.of_user(user), looking.GetOverview())
-            client, _ = connect.reach(options)
-            return _asked(client, host_requests.GetHostOverview())
+        if user:
+            return _asked(connect.of_user(user, largest=_LARGEST), looking.GetOverview())
+        return _asked(connect.reach(output.options)[0], host_requests.GetHostOverview())
 
     return _serve(output, overview, users=True)
 
 
 def _asked(client: Client, request: Request[object]) -> bytes:
+    # A connection each, so that a daemon that was started again is found, and one that is slow holds up its page only.
     with client:
         return codec.dumps({"api": VERSION, "data": client.call(request).data})
 
