@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -265,6 +266,53 @@ def test_what_only_the_daemon_knows_is_offered_and_asked_for_in_the_quick_way(
             if program == "xpucachectl" and "--limit" not in words:
                 assert quick.answer(words) == 0, words
         capsys.readouterr()
+
+
+HOSTILE: Final = ("/tmp/$(touch ran)", "/tmp/`touch ran`", "/tmp/{a,b}", "/tmp/two words", "/tmp/${HOME}")
+
+ZSH: Final = """
+compadd() { print -rl -- "${(@P)argv[-1]}" }
+names=(${(f)"$(grep -o '^_xpucached_lines_[0-9a-f]*' $1)"})
+source <(sed -n '/^# Custom Preamble/,/^# End Custom Preamble/p' $1)
+for one in $names; do $one -J files; done
+"""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_name_that_somebody_chose_is_never_run(made: Path, tmp_path: Path, shell: str) -> None:
+    program = tmp_path / "bin" / "xpucachectl"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat <<'E'\n{chr(10).join(HOSTILE)}\nE\n", encoding="utf-8")
+    program.chmod(0o755)
+    script = made / "completions" / manual.COMPLETIONS[shell].format(program="xpucachectl")
+    place = tmp_path / "place"
+    place.mkdir()
+    words = {
+        "bash": ["--norc", "-c", BASH, "bash", str(script), "xpucachectl stores /"],
+        "zsh": ["-f", "-c", ZSH, "zsh", str(script)],
+        "fish": ["--no-config", "-c", f"source {script}; complete -C 'xpucachectl stores /'"],
+    }
+    done = subprocess.run(
+        [tool(shell, shell), *words[shell]],
+        env={**os.environ, "PATH": f"{program.parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = {line.partition("\t")[0] for line in done.stdout.splitlines()}
+    if shell == "bash":
+        # As they have to be written there.
+        told = {shlex.split(line)[0] for line in told}
+    assert told >= {*HOSTILE}, done.stderr
+    assert [*place.iterdir()] == []
+
+
+def test_what_zsh_asks_for_stands_in_no_text_that_it_evaluates(made: Path) -> None:
+    script = (made / "completions" / manual.COMPLETIONS["zsh"].format(program="xpucachectl")).read_text("utf-8")
+    lines = [line for line in script.splitlines() if "$(xpucachectl" in line or "$(getent" in line]
+    assert lines
+    assert [line for line in lines if not line.startswith("  found=(${(f)")] == []
 
 
 @pytest.mark.parametrize(("shell", "package"), [("zsh", "zsh"), ("fish", "fish")])

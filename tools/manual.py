@@ -10,6 +10,7 @@ packages of ``xpucached[manual]``; the program itself never does.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
 import shutil
@@ -284,15 +285,42 @@ _WORDS: Final = {
     "reason": [*map(str, EvictReason)],
     "state": [*map(str, EntryState)],
 }
+
+
+def _lines_of(command: str) -> dict[str, str | dict[str, str]]:
+    """Return what offers the lines that a command prints, each as one word that no shell takes for more than a name.
+
+    What prints them quotes whoever named a store.  `shtab.cmd` hands lines to ``compgen -W`` and to zsh's
+    ``_arguments``, which both run what stands in ``$( )`` there.
+    """
+    name = f"_xpucached_lines_{hashlib.sha256(command.encode()).hexdigest()[:8]}"
+    bash = f"""
+{name}() {{
+  local one
+  while IFS= read -r one; do
+    printf -v one %q "$one"
+    if [[ $one == "$1"* ]]; then printf '%s\\n' "$one"; fi
+  done < <({command})
+}}"""
+    zsh = f"""
+{name}() {{
+  local -a found
+  found=(${{(f)"$({command})"}})
+  compadd "$@" -a found
+}}"""
+    # A fish takes what a command prints for words as they are.
+    return {"bash": name, "zsh": name, "fish": f"({command})", "preamble": {"bash": bash, "zsh": zsh}}
+
+
 # What only the daemon knows is asked of it; without one nothing is offered.
-_MODELS: Final = shtab.cmd("xpucachectl -q model list 2>/dev/null")
-_STORES: Final = shtab.cmd("xpucachectl -q stores 2>/dev/null")
+_MODELS: Final = _lines_of("xpucachectl -q model list 2>/dev/null")
+_STORES: Final = _lines_of("xpucachectl -q stores 2>/dev/null")
 
 
 def _of_devices(key: str, first: str = "") -> dict[str, str | dict[str, str]]:
     """Return what offers all values of a key in what is known of devices; JSON is asked for, as that is quickest."""
-    values = f"grep -o .{key}.:.[^,}}]* | cut -d: -f2- | tr -d \\\\042 | sort -u"
-    return shtab.cmd(f"{first}xpucachectl --json devices 2>/dev/null | {values}")
+    values = f"grep -o '.{key}.:.[^,}}]*' | cut -d: -f2- | tr -d '\\042' | sort -u"
+    return _lines_of(f"{first}xpucachectl --json devices 2>/dev/null | {values}")
 
 
 _ASKED: Final = {
@@ -300,16 +328,16 @@ _ASKED: Final = {
     "driver": _of_devices("toolchain", "echo current; "),
     "store": _STORES,
     "stores": _STORES,
-    "cancel": shtab.cmd("xpucachectl -q jobs 2>/dev/null"),
-    "id": shtab.cmd("xpucachectl -q jobs 2>/dev/null"),
+    "cancel": _lines_of("xpucachectl -q jobs 2>/dev/null"),
+    "id": _lines_of("xpucachectl -q jobs 2>/dev/null"),
     "model": _MODELS,
     "models": _MODELS,
     "name": _MODELS,
-    "of": shtab.cmd("getent passwd 2>/dev/null | cut -d: -f1"),
-    "ref": shtab.cmd("xpucachectl -q ls --limit 1000 2>/dev/null"),
-    "refs": shtab.cmd("xpucachectl -q ls --limit 1000 2>/dev/null"),
+    "of": _lines_of("getent passwd 2>/dev/null | cut -d: -f1"),
+    "ref": _lines_of("xpucachectl -q ls --limit 1000 2>/dev/null"),
+    "refs": _lines_of("xpucachectl -q ls --limit 1000 2>/dev/null"),
 }
-_IN_TRASH: Final = shtab.cmd("xpucachectl -q trash list 2>/dev/null")
+_IN_TRASH: Final = _lines_of("xpucachectl -q trash list 2>/dev/null")
 _LISTED: Final = {"model list": _MODELS, "stores": _STORES, "trash list": _IN_TRASH}
 
 

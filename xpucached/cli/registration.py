@@ -37,12 +37,18 @@ _QUANTIZING: Final = ("torchao", "bitsandbytes")
 """What the precisions import that begin with its name."""
 
 _FIND: Final = """\
-import importlib.util, sys
-for name in sys.argv[1:]:
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import importlib.util
+sys.path[:0] = [place for place in sys.argv[1:2] if place]
+for name in sys.argv[2:]:
     if importlib.util.find_spec(name) is None:
         print(name)
 """
-"""Print which modules there are not.  None is run: only the packages that a name stands in would be."""
+"""Print which modules there are not.  None is run: only the packages that a name stands in would be.
+
+The working directory, of which Python itself would load the standard library's modules, counts only where it is named.
+"""
 
 _PATIENCE: Final = 10.0
 
@@ -87,7 +93,8 @@ def _of_modules(asked: AddModel) -> Iterator[str]:
     exercise = asked.exercise
     names = [*_LIBRARIES.get(exercise.loader, ())]
     names += [name for name in _QUANTIZING if any(one.startswith(f"{name}-") for one in exercise.precisions)]
-    if exercise.loader in {Loader.PYTHON, Loader.TRAIN}:
+    own = exercise.loader in {Loader.PYTHON, Loader.TRAIN}
+    if own:
         # What stands above a module would be run.
         names.append(exercise.target.partition(":")[0].partition(".")[0])
     if not names:
@@ -97,7 +104,7 @@ def _of_modules(asked: AddModel) -> Iterator[str]:
     python = plain(exercise.python)
     try:
         told = child.run(
-            (exercise.python, "-B", "-c", _FIND, *names),
+            (exercise.python, "-B", "-c", _FIND, str(asked.directory) if own else "", *names),
             variables=child.environment(asked.variables),
             seconds=_PATIENCE,
             directory=asked.directory,

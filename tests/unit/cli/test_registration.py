@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,9 +13,6 @@ from xpucached.api.requests import AddModel
 from xpucached.cli import registration
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Loader, RunSpec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST: Final = api_stub.make_host()
 PLAIN: Final = RunSpec()
@@ -67,6 +65,24 @@ def test_the_models_own_python_is_asked_for_what_will_be_imported(tmp_path: Path
     assert said.startswith("/no/python cannot be started: ")
     (said,) = registration.notes(loaded(tmp_path, "app:warm", "/bin/false"), HOST, own=True)
     assert said == "/bin/false was asked for app, and ended with status 1"
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("loader", [Loader.TRANSFORMERS, Loader.PYTHON])
+def test_what_lies_where_somebody_stands_is_not_run(tmp_path: Path, loader: Loader) -> None:
+    place, own = tmp_path / "place", tmp_path / "own"
+    place.mkdir()
+    (own / "bin").mkdir(parents=True)
+    # An environment without packages: in others some of these modules are loaded at the start.
+    (own / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
+    (own / "bin/python").symlink_to(Path(sys.executable).resolve())
+    for name in ("contextlib", "functools", "types", "warnings", "importlib", "torch", "transformers", "app"):
+        (place / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    target = "app:warm" if loader is Loader.PYTHON else str(tmp_path / "model")
+    exercise = RunSpec(loader=loader, python=str(own / "bin/python"), target=target, inputs="random", device="cpu")
+    said = [*registration.notes(asked(place, exercise=exercise), HOST, own=True)]
+    assert not (tmp_path / "ran").exists()
+    assert bool(said) is (loader is Loader.TRANSFORMERS), "what lies there is no library"
 
 
 def test_a_driver_of_the_environment_is_found_and_the_lines_that_lead_there(tmp_path: Path) -> None:
