@@ -73,3 +73,14 @@ def test_what_is_read_is_shown_on_a_terminal_and_leaves_no_trace(tmp_path: Path)
     assert "\\x" not in got
     assert "\x1b[" in got
     assert "lib9.so: it is no" in got
+
+
+def test_a_file_is_read_without_what_only_a_daemon_needs(tmp_path: Path) -> None:
+    (tmp_path / "lib.so").write_bytes(b"\x7fELF" + bytes(2000))
+    words = ["--socket", str(tmp_path / "none"), "inspect", str(tmp_path), "--device", "B580"]
+    program = "import sys; from xpucached.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "xpucached.inspection.report" in loaded
+    # A small wheel is read in no time: most of it is the start.
+    assert not {"http.client", "xpucached.api.client", "xpucached.codec", "tempfile"} & loaded

@@ -162,10 +162,10 @@ def _why(output: Output) -> int:
     if output.json or output.quiet:
         raise RequestError("--programs is for people", hint=f"xpucachectl inspect {output.options.model} --json")
     answer = output.client.call(requests.GetWhy(name=output.options.model))
-    from xpucached.cli import inspecting  # noqa: PLC0415 - no other answer needs it
+    from xpucached.cli import inspecting_models  # noqa: PLC0415 - no other answer needs it
 
     output.say(diagnosis.why(answer.value, output.style))
-    brought = inspecting.of_model(output, output.options.model, _LOOK)
+    brought = inspecting_models.of_model(output, output.options.model, _LOOK)
     text = inspection.brought(brought, output.style) if brought is not None else ""
     output.say(f"\n{text}" if text else "")
     return 0

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from xpucached import codec
-from xpucached.api import requests
-from xpucached.api.endpoints import VERSION
-from xpucached.cli import connect
-from xpucached.cli.output import say
-from xpucached.cli.progress import told_what_is_read
-from xpucached.domain.models import check_name
-from xpucached.domain.stores import StoreOrigin
-from xpucached.domain.workloads import Loader
-from xpucached.errors import NotFound, RequestError, RunFailed, XpucachedError
-from xpucached.inspection import devices, environments
+from xpucached import sockets
+from xpucached.errors import RequestError, RunFailed
+from xpucached.inspection import devices
 from xpucached.inspection.report import Inspector
 from xpucached.printing import plain
 from xpucached.render.inspection import inspection
@@ -30,29 +20,8 @@ from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping
-
-    from xpucached.api.client import Client
-    from xpucached.cli.output import Output
-    from xpucached.domain.host import Device
-    from xpucached.domain.inspection import Inspection
-    from xpucached.domain.models import ModelStatus
-    from xpucached.domain.names import ModelName
-    from xpucached.inspection.devices import AskedDevice
-
-_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
-_PAGES: Final = 50
-"""Of a daemon's entries so many pages are looked at."""
-
-
-class _Told(Struct, frozen=True):
-    """What a daemon tells: nothing where none answers."""
-
-    versions: tuple[str, ...] = ()
-    rate: float | None = None
-    kept_in: tuple[str, ...] = ()
-    used: Mapping[bytes, float] | None = None
-    devices: tuple[Device, ...] = ()  #: those of the host, and of drivers to which models are led
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 
 def run(options: Namespace) -> int:
@@ -60,137 +29,47 @@ def run(options: Namespace) -> int:
     if not options.target:
         raise RequestError("inspect: no name is empty", hint="name a file, a wheel, a folder or a model")
     path = Path(os.path.normpath(Path(options.target).expanduser().absolute()))
-    there = os.path.lexists(path)
-    model: ModelStatus | None = None
-    known = _Told()
-    paths = [path]
-    try:
-        client, hosts = connect.reach(options)
-        with client:
-            if not there:
-                if options.of:
-                    hint = f"as {options.of}, without --of"
-                    raise RequestError("a model's files are read by its own user", hint=hint)
-                model = _model(client, options.target)
-            if not hosts:
-                known = _asked(client, model)
-    except XpucachedError as error:
-        if not there and os.sep in options.target:
-            raise NotFound(f"{options.target}: {_why_absent(path)}") from error
-        if not there:
-            message = f"{options.target}: {_why_absent(path)}, and no model that is known here: {error.message}"
-            raise NotFound(message, hint=error.hint) from error
-    if model is not None:
-        paths = _places(model)
-    found = devices.asked(options.device) if options.device else _devices(model, known)
-    with told_what_is_read(quiet=options.quiet) as tell:
-        one = Inspector(found, rate=known.rate, used=known.used, kept_in=known.kept_in, tell=tell)
+    paths, found, known = [path], devices.asked(options.device or ()), None
+    if not os.path.lexists(path) or _somebody_listens(options):
+        from xpucached.cli import inspecting_models  # noqa: PLC0415 - a quarter of the start; most files need no daemon
+
+        paths, known = inspecting_models.told(options, path)
+        found = found or known.meant
+    found = found or devices.here()
+    with _shown(quiet=options.quiet) as tell:
+        if known is None:
+            one = Inspector(found, tell=tell)
+        else:
+            one = Inspector(found, rate=known.rate, used=known.used, kept_in=known.kept_in, tell=tell)
         value = one.inspect(options.target, paths)
     if options.json:
+        from xpucached import codec  # noqa: PLC0415 - slow to load
+        from xpucached.api.endpoints import VERSION  # noqa: PLC0415 - as above
+
         print(codec.dumps({"api": VERSION, "data": codec.to_json(value)}).decode("ascii"))
     elif options.quiet:
-        say("\n".join(plain(file.name) for file in value.files))
+        sys.stdout.writelines(f"{plain(file.name)}\n" for file in value.files)
     else:
         terminal = sys.stdout.isatty()
         colour = terminal and not options.no_color and "NO_COLOR" not in os.environ
         width = shutil.get_terminal_size().columns if terminal else None
-        say(inspection(value, TextStyle(datetime.now(UTC), width, colour)))
+        print(inspection(value, TextStyle(datetime.now(UTC), width, colour)))
     unread = any(one.unknown for one in value.totals) or any(file.notes for file in value.files) or value.unread
     return RunFailed.exit if unread else 0
 
 
-def of_model(output: Output, name: ModelName, limit: float) -> Inspection | None:
-    """Look through what a model's program brings, for so many seconds; None if its files cannot be read from here."""
-    if output.options.of:
-        # Root does not go where another user's paths lead.
-        return None
-    model = output.client.call(requests.GetModel(name=name)).value
-    told = _asked(output.client, model)
-    found = _devices(model, told)
-    kept = told.kept_in
-    try:
-        with told_what_is_read(quiet=output.options.quiet) as tell:
-            one = Inspector(found, rate=told.rate, used=told.used, kept_in=kept, tell=tell, limit=limit)
-            return one.inspect(name, _places(model))
-    except NotFound:
-        return None
+def _somebody_listens(options: Namespace) -> bool:
+    """Return whether there may be a daemon to ask, which knows more than the files."""
+    paths = [options.socket, os.environ.get("XPUCACHED_SOCKET"), sockets.PUBLIC, sockets.ADMIN]
+    with suppress(sockets.Homeless):
+        paths.append(sockets.socket_path(user=True, environ=os.environ))
+    return any(os.path.exists(path) for path in paths if path)  # noqa: PTH110 - who may not look gets no error
 
 
-def _why_absent(path: Path) -> str:
-    """Say why nothing can be read there: that there is nothing, or that it may not be looked at."""
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return "no such file"
-    except OSError as error:
-        return (error.strerror or "it cannot be read").lower()
-    return "it came while it was looked for"
+def _shown(*, quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
+    """Give what shows whoever sits at a terminal what is read just now; logs have no use for it."""
+    if quiet or not sys.stderr.isatty():
+        return nullcontext(lambda _name: None)
+    from xpucached.cli.progress import told_what_is_read  # noqa: PLC0415 - slow to load
 
-
-def _model(client: Client, name: str) -> ModelStatus:
-    try:
-        checked = check_name(name)
-    except ValueError as error:
-        raise RequestError(str(error)) from error
-    return client.call(requests.GetModel(name=checked)).value
-
-
-def _devices(model: ModelStatus | None, known: _Told) -> tuple[AskedDevice, ...]:
-    """Return the devices that a model's newest run used; without a model, or as long as none told, this host's."""
-    if model is None:
-        return devices.here(known.versions)
-    if model.exercise.device == "cpu":
-        return (devices.CPU,)
-    run = model.run if model.run is not None and model.run.workload == model.workload else None
-    used = devices.used(run.environments if run is not None else (), known.devices, known.versions)
-    # Where there is no GPU it runs on the processor.
-    return used or devices.here(known.versions) or (devices.CPU,)
-
-
-def _places(model: ModelStatus) -> list[Path]:
-    """Return where the libraries of a model's program lie.  Raises `NotFound`."""
-    exercise = model.exercise
-    command = [exercise.python] if exercise.python else model.command
-    if exercise.loader is Loader.LLAMA_CPP:
-        # Its Python only starts one of these.
-        named = [exercise.options["program"]] if "program" in exercise.options else ["llama-completion", "llama-cli"]
-        path = model.variables.get("PATH")
-        command = [next((one for one in named if shutil.which(one, path=path)), named[0])]
-    return environments.places(command, model.directory, model.variables)
-
-
-def _asked(client: Client, model: ModelStatus | None) -> _Told:
-    """Ask for what this host has measured.  Raises what a daemon refuses with."""
-    host = client.call(requests.ListDevices()).value
-    versions = tuple(text for one in host.environments for text in _VERSION.findall(one.device))
-    kept = tuple(
-        f"{one.kind}: {one.store}"
-        for one in client.call(requests.ListStores()).value
-        if one.origin is StoreOrigin.MANAGED
-    )
-    spent, compiled, after = 0.0, 0, None
-    used: dict[bytes, float] = {}
-    for _ in range(_PAGES):
-        page = client.call(requests.ListEntries(after=after, model=model.name if model else None)).value
-        for one in page.entries:
-            for kernel in one.entry.kernels:
-                name = kernel.name.encode()
-                used[name] = used.get(name, 0) + one.entry.image_size / len(one.entry.kernels)
-            if one.cost is not None and one.entry.image_size:
-                spent, compiled = spent + one.cost, compiled + one.entry.image_size
-        after = page.next
-        if after is None:
-            break
-    rate = spent / compiled if compiled else _of_runs(client, model)
-    met = (*host.devices, *(device for driver in host.drivers for device in driver.devices))
-    return _Told(versions, rate, kept, used if model else None, met)
-
-
-def _of_runs(client: Client, model: ModelStatus | None) -> float | None:
-    """Return the seconds for a byte that a model's own run took; None if there was none that tells."""
-    if model is None or model.cold_seconds is None or model.warm_seconds is None:
-        return None
-    page = client.call(requests.ListEntries(model=model.name)).value
-    compiled = sum(one.entry.image_size for one in page.entries)
-    spent = model.cold_seconds - model.warm_seconds
-    return spent / compiled if page.next is None and compiled and spent > 0 else None
+    return told_what_is_read(quiet=quiet)

@@ -6,7 +6,6 @@ Python's own module holds a row for each member in memory, and believes the size
 from __future__ import annotations
 
 import struct
-import tempfile
 import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -101,6 +100,8 @@ class ZipArchive:
         if member.size <= _IN_MEMORY:
             yield MemoryContent(b"".join(self._stream(member, member.size)))
             return
+        import tempfile  # noqa: PLC0415 - slow to load, and seldom needed
+
         with tempfile.TemporaryFile(prefix="xpucached-") as file:
             try:
                 for piece in self._stream(member, member.size):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.support.api_stub import OPENCL, make_entry, make_model, make_run
 from tests.support.builders import sycl_target
-from xpucached.cli import inspecting
+from xpucached.cli import inspecting_models
 from xpucached.domain.diagnosis import CompiledShare, Diagnosis
 from xpucached.domain.host import Device
 from xpucached.domain.models import Warmth
@@ -63,11 +63,11 @@ def test_a_model_is_looked_at_for_the_devices_that_its_run_used() -> None:
     given = make_model("net")
     gpu = Device("B580", Architecture("bmg-g21"), "0000:03:00.0", environments=(OPENCL,))
     cpu = Device("a processor", Architecture("cpu"), environments=(CPU,))
-    known = inspecting._Told(devices=(gpu, cpu))
+    known = inspecting_models.Told(devices=(gpu, cpu))
 
     def looked(*targets: object, workload: str = given.workload) -> list[str]:
         run = replace(make_run(), workload=workload, environments=targets)
-        return [one.told.architecture for one in inspecting._devices(replace(given, run=run), known)]
+        return [one.told.architecture for one in inspecting_models.of_host_or_model(replace(given, run=run), known)]
 
     away = sycl_target("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) A770 Graphics", "3.0", "25.1")
     assert looked(OPENCL) == ["bmg-g21"]
@@ -77,4 +77,4 @@ def test_a_model_is_looked_at_for_the_devices_that_its_run_used() -> None:
     here = [one.told.architecture for one in devices.here() or (devices.CPU,)]
     assert looked(OPENCL, workload="another") == looked(replace(away, device="what")) == here
     meant = replace(given, exercise=replace(given.exercise, device="cpu"), run=None)
-    assert inspecting._devices(meant, known) == (devices.CPU,)
+    assert inspecting_models.of_host_or_model(meant, known) == (devices.CPU,)
