@@ -729,6 +729,7 @@ QUICK: Final = [
         "status",
         "df",
         "ls",
+        "ls --json",
         f"show {ENTRY}",
         "stores",
         "devices",
@@ -864,7 +865,6 @@ def test_a_check_in_the_short_way_ends_as_it_says(
         ),
         *(
             "ls -q",
-            "ls --json",
             "version --json",
             "env --json",
             "status --check --json",
@@ -883,7 +883,13 @@ def test_the_short_way_leaves_refusals_and_many_pages(own: Running, capsys: pyte
     own.service.known = [make_entry(number) for number in range(201)]
     assert quick.answer(["ls"]) is None
     assert quick.answer(["model", "show", "nobody"]) is None
+    own.service.known = [make_entry(number) for number in range(requests.MAX_PAGE + 1)]
+    assert quick.answer(["ls", "--json"]) is None
+    own.service.known.pop()
     assert capsys.readouterr().out == ""
+    # A page that is just full is all there is.
+    assert quick.answer(["ls", "--json"]) == 0
+    assert capsys.readouterr().out.count('"key":') == requests.MAX_PAGE
 
 
 @pytest.mark.parametrize(

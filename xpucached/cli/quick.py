@@ -48,8 +48,10 @@ _OF_HOST = {"status": "/v1/host", "usage": "/v1/overview", "version": "/v1"}
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color", "--no-trunc", "--utc"})
 _SCOPES = frozenset({"--user", "--system"})
 _SYNTAXES = frozenset({"--shell", "--systemd", "--docker", "--environment-d"})
-_COMPOSED = frozenset({"config", "env", "ls", "version"})
-"""Commands whose --json or -q output only the full client can compose."""
+_COMPOSED = frozenset({"config", "env", "version"})
+"""Commands whose --json output only the full client can compose."""
+_ENTRIES = "/v1/entries?limit=1000"
+"""What is asked for `ls --json`: as many as there may be on a page."""
 _LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What monitoring systems call the exit statuses of a check."""
 
@@ -181,9 +183,11 @@ class Command:
         return self._ask(target or self.target, f"Accept: text/plain\r\nXpucached-Look: {form}\r\n", b"text/plain")
 
     def json(self) -> str:
-        """Return what stands on the wire."""
-        text = self._ask(self.target, "Accept: application/json\r\n", b"application/json")
-        if not (text.isascii() and text.isprintable()):
+        """Return what stands on the wire.  Raises `LookupError` if that is not all."""
+        target = _ENTRIES if self.verb == "ls" else self.target
+        text = self._ask(target, "Accept: application/json\r\n", b"application/json")
+        more = self.verb == "ls" and not text.endswith(',"next":null}}')
+        if more or not (text.isascii() and text.isprintable()):
             raise LookupError
         return f"{text}\n"
 
