@@ -162,12 +162,14 @@ def test_scan_names_the_damage_and_changes_nothing(
 @pytest.mark.runtime
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["rt2024.2", "rt2025.1", "rt2025.2", "rt2025.3", "rt2026.2"])
-def test_real_programs_meet_what_the_table_says(runtime: Callable[[str], Runtime], tmp_path: Path, name: str) -> None:
+def test_real_programs_meet_what_the_table_says(
+    runtime: Callable[[str], Runtime], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
     """Every row in two starts of one program: each is done to an entry of its own."""
     real = runtime(name)
     assert generation(next(real.lib.glob("libsycl.so.?"))) is generation_of(name)
     root = tmp_path / "store"
-    own = dict(zip(sorted(fill(real, root).items()), ROWS, strict=False))
+    own = dict(zip(sorted(fill(real, root, tmp_path_factory).items()), ROWS, strict=False))
     assert len(own) == len(ROWS), "too few programs for the table"
     for (_, leaf), row in own.items():
         row.act(leaf)
