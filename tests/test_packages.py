@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -111,3 +112,15 @@ def test_the_journal_s_catalog_is_one_that_systemd_reads(tmp_path: Path) -> None
     listed = dict(line.split(" ", 1) for line in told[1].splitlines())
     assert set(listed) == set(systemd.MESSAGES.values())
     assert all(text.startswith("xpucached: ") for text in listed.values())
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "inside/../../evil"])
+def test_a_wheel_puts_nothing_elsewhere(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
+        archive.writestr("inside/good.py", "")
+        archive.writestr(name, "")
+
+    with pytest.raises(packed.Failure, match="lies outside"):
+        packed._unpack(tmp_path / "x.whl", tmp_path / "root" / "place")
+    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(left) == ["root/place/inside/good.py", "x.whl"]
