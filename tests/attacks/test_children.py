@@ -29,7 +29,7 @@ from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.api.requests import AddModel
 from xpucached.catalog import opening, tables
-from xpucached.cli import bundles, installed_files, registration
+from xpucached.cli import bundles, dry_imports, installed_files
 from xpucached.domain.bundles import InspectBundle
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.domain.models import Workload
@@ -232,7 +232,7 @@ def take_a_bundle_in(lair: Path) -> None:
 
 def look_for_modules(lair: Path) -> None:
     exercise = RunSpec(loader=Loader.VLLM, python=sys.executable, target=str(lair), inputs="random", device="cpu")
-    assert list(registration._of_modules(AddModel(name=ModelName("net"), directory=lair.parent, exercise=exercise)))
+    assert list(dry_imports.notes(AddModel(name=ModelName("net"), directory=lair.parent, exercise=exercise)))
 
 
 WAYS: Final[dict[str, Callable[[Path], None]]] = {
@@ -250,7 +250,7 @@ WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "host/package_tools.py": compare_versions,
     "processes/credential_helper.py": ask_for_an_account,
     "service/taking.py": take_a_bundle_in,
-    "cli/registration.py": look_for_modules,
+    "cli/dry_imports.py": look_for_modules,
 }
 """For each module that starts something, what makes it do so."""
 

@@ -278,6 +278,14 @@ def test_model_files_are_read_again_when_they_change(host: Daemon) -> None:
     host.until(lambda: [row["name"] for row in host.rows("model", "list")] == ["one"])
 
 
+def test_a_model_that_is_registered_is_warmed_without_being_asked_for(host: Daemon) -> None:
+    host.configure("[schedule]\nscan_interval = '1d'\nsettle = '0.2s'\n")
+    host.start()
+    words = ("model", "add", "net", "--device", "cpu", "--", "/bin/sh", "-c", "true {device}")
+    assert "It is warmed by itself in a moment" in host.ctl(*words).stdout
+    host.until(lambda: [row["outcome"] for row in host.rows("runs")] == ["uncached"])
+
+
 def test_a_start_looks_once_at_every_store(host: Daemon, sycl_store: SyclStore) -> None:
     sycl_store.add()
     with_store(host, sycl_store)

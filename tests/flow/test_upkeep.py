@@ -37,6 +37,7 @@ from xpucached.daemon import user_daemon
 from xpucached.domain.host import Host
 from xpucached.domain.models import Model, Outcome, Workload
 from xpucached.domain.names import EntryKey, ModelName
+from xpucached.domain.plans import PrewarmReport
 from xpucached.domain.status import Status
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import VerifyReport
@@ -543,6 +544,34 @@ def test_who_asks_for_models_to_be_warmed_has_the_driver_looked_at(
         await service.reconciler.look_first()
         assert asked == ["survey"]
         assert service.context.automatic.failing == {"survey"}
+        await service.stop()
+
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        asyncio.run(work(catalog))
+
+
+@pytest.mark.parametrize(("ending", "outcome"), [("exit 0", Outcome.UNCACHED), ("exit 3", Outcome.FAILED)])
+def test_who_asks_for_a_model_that_is_being_run_gets_what_comes_of_that_run(
+    short_dir: Path, ending: str, outcome: Outcome
+) -> None:
+    script = f"echo once >>{short_dir}/runs; while [ ! -e {short_dir}/asked ]; do sleep 0.05; done; {ending}"
+
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+        jobs, prewarmer = service.context.jobs, service.prewarmer
+        service.context.ready, service.context.host = True, FIRST
+        catalog.write(add_model, Model(ModelName("net"), Workload(("/bin/sh", "-c", script), short_dir)))
+        first = jobs.start("prewarm", prewarmer.work(automatic=True))
+        while not (short_dir / "runs").exists():  # noqa: ASYNC110 - a child makes it
+            await asyncio.sleep(0.01)
+        second = jobs.start("prewarm", prewarmer.work(frozenset({ModelName("net")})))
+        while "its turn" not in jobs.job(second.id).progress.detail:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        (short_dir / "asked").touch()
+        reports = [(await jobs.wait(one.id, 60.0)).report for one in (first, second)]
+        assert reports[0] == reports[1]
+        assert isinstance(reports[1], PrewarmReport)
+        assert [run.outcome for run in reports[1].runs] == [outcome]
         await service.stop()
 
     with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:

@@ -576,7 +576,8 @@ def a_user_looks_after_theirs(house: House, typist: documents.Typist) -> None:
     machine.write("/home/dora/app.py", 'import os\nos.execv("/usr/local/bin/app", ["app"])\n')
     machine.run("install", "-d", "-o", "dora", "/mnt/fast")
     said = typist.type("README.md", "Five minutes to a warm model", user="dora")
-    assert "3 used and none compiled" in said
+    # Its daemon may have done it by itself before that was typed.
+    assert re.search(r"3 used and none compiled|warm already", said), said
     typist.type(DAY, "As a user's service", user="dora")
     assert "warm already" in typist.type(DAY, "The first model", user="dora")
     assert "llama" in typist.type("docs/advice.md", "Why a model is cold or slow", user="dora")

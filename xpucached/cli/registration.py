@@ -20,38 +20,6 @@ if TYPE_CHECKING:
     from xpucached.api.requests import AddModel
     from xpucached.domain.host import Host
 
-_LIBRARIES: Final[Mapping[Loader, tuple[str, ...]]] = {
-    Loader.TRANSFORMERS: ("torch", "transformers"),
-    Loader.GPTQ: ("torch", "transformers", "gptqmodel"),
-    Loader.AWQ: ("torch", "transformers", "gptqmodel"),
-    Loader.VLLM: ("torch", "vllm"),
-    Loader.SENTENCE_TRANSFORMERS: ("torch", "sentence_transformers"),
-    Loader.WHISPER: ("torch", "transformers"),
-    Loader.DIFFUSERS: ("torch", "diffusers"),
-    Loader.TORCHSCRIPT: ("torch",),
-    Loader.EXPORT: ("torch",),
-}
-"""What each loader imports."""
-
-_QUANTIZING: Final = ("torchao", "bitsandbytes")
-"""What the precisions import that begin with its name."""
-
-_FIND: Final = """\
-import sys
-sys.path[:] = [place for place in sys.path if place]
-import importlib.util
-sys.path[:0] = [place for place in sys.argv[1:2] if place]
-for name in sys.argv[2:]:
-    if importlib.util.find_spec(name) is None:
-        print(name)
-"""
-"""Print which modules there are not.  None is run: only the packages that a name stands in would be.
-
-The working directory, of which Python itself would load the standard library's modules, counts only where it is named.
-"""
-
-_PATIENCE: Final = 10.0
-
 _DRIVERS: Final = ("libze_intel_gpu.so.1", "libigdrcl.so", "libintelocl.so")
 _LOADER: Final = "libOpenCL.so.1"
 
@@ -70,7 +38,9 @@ def notes(asked: AddModel, host: Host | None, *, own: bool) -> Iterator[str]:
             yield f"whether {plain(str(asked.store))} is there cannot be seen from here: {error.strerror}"
     yield from _of_device(asked, host)
     if own:
-        yield from _of_modules(asked)
+        from xpucached.cli import dry_imports  # noqa: PLC0415 - only here is something started
+
+        yield from dry_imports.notes(asked)
 
 
 def _of_device(asked: AddModel, host: Host | None) -> Iterator[str]:
@@ -86,36 +56,6 @@ def _of_device(asked: AddModel, host: Host | None) -> Iterator[str]:
     elif number.isdecimal() and int(number) >= gpus:
         there = "one GPU, xpu:0" if gpus == 1 else f"{gpus} GPUs, xpu:0 to xpu:{gpus - 1}"
         yield f"it is meant for {device}, and this host has {there}"
-
-
-def _of_modules(asked: AddModel) -> Iterator[str]:
-    """Ask the model's own Python whether it finds what will be imported."""
-    exercise = asked.exercise
-    names = [*_LIBRARIES.get(exercise.loader, ())]
-    names += [name for name in _QUANTIZING if any(one.startswith(f"{name}-") for one in exercise.precisions)]
-    own = exercise.loader in {Loader.PYTHON, Loader.TRAIN}
-    if own:
-        # What stands above a module would be run.
-        names.append(exercise.target.partition(":")[0].partition(".")[0])
-    if not names:
-        return
-    from xpucached.processes import child  # noqa: PLC0415 - most models are commands, and have nothing to ask
-
-    python = plain(exercise.python)
-    try:
-        told = child.run(
-            (exercise.python, "-B", "-c", _FIND, str(asked.directory) if own else "", *names),
-            variables=child.environment(asked.variables),
-            seconds=_PATIENCE,
-            directory=asked.directory,
-        )
-    except (OSError, ValueError) as error:
-        yield f"{python} cannot be started: {getattr(error, 'strerror', None) or error}"
-        return
-    if told.status != 0:
-        yield f"{python} was asked for {', '.join(names)}, and {told.words}"
-    elif missing := [one for one in told.output.decode("ascii", "replace").split() if one in names]:
-        yield f"{python} does not find {' and '.join(missing)} in {plain(str(asked.directory))}"
 
 
 def brought_driver(program: str, variables: Mapping[str, str]) -> Mapping[str, str]:

@@ -104,6 +104,7 @@ class Daemon:
         self._schedule = ClockSchedule(lambda: self._take(Periodic()), self._scrub)
         self._need = worker.WorkerNeed(self._loop.time())
         service.context.on_look = lambda: self._take(DriverChanged())
+        service.context.on_models = lambda: self._take(ModelsChanged())
         # A look that somebody asks for finds new stores, and a watcher that was started since, as any other does.
         service.context.on_scan = self._watch
 

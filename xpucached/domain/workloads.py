@@ -46,21 +46,28 @@ class LoaderForm(Struct, frozen=True):
     target: Named
     shape: str = ""  #: what the two sizes of a shape are; empty: any sizes
     text: bool = False  #: whether its inputs are prompts
+    imports: tuple[str, ...] = ()  #: the packages that it loads in the model's own interpreter
 
 
 FORMS: Final[Mapping[Loader, LoaderForm]] = {
     Loader.COMMAND: LoaderForm(Named.NOTHING),
     Loader.PYTHON: LoaderForm(Named.FUNCTION, text=True),
-    Loader.TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
-    Loader.GPTQ: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
-    Loader.AWQ: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
-    Loader.VLLM: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
+    Loader.TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True, imports=("torch", "transformers")),
+    Loader.GPTQ: LoaderForm(
+        Named.FILE, "BATCHxLENGTH of text", text=True, imports=("torch", "transformers", "gptqmodel")
+    ),
+    Loader.AWQ: LoaderForm(
+        Named.FILE, "BATCHxLENGTH of text", text=True, imports=("torch", "transformers", "gptqmodel")
+    ),
+    Loader.VLLM: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True, imports=("torch", "vllm")),
     Loader.LLAMA_CPP: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
-    Loader.SENTENCE_TRANSFORMERS: LoaderForm(Named.FILE, "BATCHxLENGTH of text", text=True),
-    Loader.WHISPER: LoaderForm(Named.FILE, "BATCHxSAMPLES of sound"),
-    Loader.DIFFUSERS: LoaderForm(Named.FILE, "WIDTHxHEIGHT of a picture", text=True),
-    Loader.TORCHSCRIPT: LoaderForm(Named.FILE),
-    Loader.EXPORT: LoaderForm(Named.FILE),
+    Loader.SENTENCE_TRANSFORMERS: LoaderForm(
+        Named.FILE, "BATCHxLENGTH of text", text=True, imports=("torch", "sentence_transformers")
+    ),
+    Loader.WHISPER: LoaderForm(Named.FILE, "BATCHxSAMPLES of sound", imports=("torch", "transformers")),
+    Loader.DIFFUSERS: LoaderForm(Named.FILE, "WIDTHxHEIGHT of a picture", text=True, imports=("torch", "diffusers")),
+    Loader.TORCHSCRIPT: LoaderForm(Named.FILE, imports=("torch",)),
+    Loader.EXPORT: LoaderForm(Named.FILE, imports=("torch",)),
     Loader.TRAIN: LoaderForm(Named.FUNCTION),
 }
 """One row for each; its function stands in ``libexec/loaders``."""
@@ -78,6 +85,9 @@ PRECISIONS: Final = (
     "as-saved",
 )
 """``as-saved`` is what the files say, which is how GPTQ and AWQ checkpoints are loaded."""
+
+QUANTIZERS: Final = {"torchao-int8": "torchao", "torchao-int4": "torchao", "bitsandbytes-int8": "bitsandbytes"}
+"""The package that each of these precisions loads."""
 
 RANDOM: Final = "random"
 """What ``inputs`` says to get numbers or words that nobody wrote."""

@@ -121,6 +121,8 @@ class Context:
         """Seconds that a byte is estimated to take to compile, as far as was reckoned last."""
         self.on_look: Callable[[], None] = lambda: None
         """What the daemon does when somebody says that something may have changed."""
+        self.on_models: Callable[[], None] = lambda: None
+        """What the daemon does when a model was registered: it is warmed as if it were a new file."""
         self.on_scan: Callable[[], Awaitable[None]] = _nothing
         """What the daemon does when stores were looked at because somebody asked."""
         self.on_settled: Callable[[], None] = lambda: None

@@ -116,6 +116,7 @@ class ModelKeeper:
             await self._end_outdated()
             await self._surveyor.meet_drivers()
             self._context.events.post("model-added", request.name, {"model": request.name})
+            self._context.on_models()
         return added
 
     async def _end_outdated(self) -> frozenset[ModelName]:

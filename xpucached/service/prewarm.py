@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from xpucached.service.survey import Surveyor
 
     _GivesWay = Callable[[], Awaitable[bool]]
+    _Look = Callable[[], Awaitable[Model | Deferred | None]]
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +61,7 @@ class Prewarmer:
     """Runs models and records what came of it."""
 
     def __init__(
-        self,
-        context: Context,
-        scanner: StoreScanner,
-        surveyor: Surveyor,
-        starter: ProcessStarter,
-        shifts: ShiftKeeper,
+        self, context: Context, scanner: StoreScanner, surveyor: Surveyor, starter: ProcessStarter, shifts: ShiftKeeper
     ) -> None:
         self._context = context
         self._shifts = shifts
@@ -112,11 +108,12 @@ class Prewarmer:
     ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
         """Return the work of a job: warm what needs it, or of these models those that do; with ``force`` all of them.
 
-        What the ``replayer`` can make is made before, so that runs only prove it.  What is done ``automatic`` ends
-        between two models when ``gives_way`` says so, or the host is not calm.
+        What the ``replayer`` can make is made before, so that runs only prove it.  A named model's run that goes on is
+        ours, too.  What is done ``automatic`` ends between two models when ``gives_way`` says so, or no calm is there.
         """
 
         async def work(handle: Handle) -> PrewarmReport:
+            going = self.running if named is not None and not force else frozenset()
             plan = await self.plan(named or frozenset())
             wanted = [warm for warm in plan.warm if named is None or warm.model.name in named]
             covered, idle = list(plan.covered), list[Deferred]()
@@ -144,7 +141,8 @@ class Prewarmer:
                     break
                 tell(f"{warm.model.name}: waiting for its turn")
                 async with self._context.locks.changing:
-                    turn = functools.partial(self._turn, warm, tell, gives_way, asked=named is not None, force=force)
+                    look = functools.partial(self._look_again, warm, asked=named is not None, force=force)
+                    turn = functools.partial(self._turn, warm, tell, gives_way, look, joins=warm.model.name in going)
                     came = await self._context.turns.take(warm.model.name, turn)
                     if came is None:
                         covered.append(warm.model.name)
@@ -162,11 +160,13 @@ class Prewarmer:
         return work
 
     async def _turn(
-        self, warm: Warm, tell: Callable[[str], None], gives_way: _GivesWay | None, *, asked: bool, force: bool
+        self, warm: Warm, tell: Callable[[str], None], gives_way: _GivesWay | None, look: _Look, *, joins: bool
     ) -> Run | Deferred | None:
         """Warm a model, if it still needs that; None if it is warm, else why it is not warmed."""
         # Another job may have warmed it while this one waited.
-        current = await self._look_again(warm, asked=asked, force=force)
+        current = await look()
+        if joins and (run := await recordings.answering(self._context, warm.model, current)) is not None:
+            return run
         if current is None or isinstance(current, Deferred):
             return current
         self._context.turns.runs(current)

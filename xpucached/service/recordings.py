@@ -12,7 +12,9 @@ from xpucached.catalog.builds import count_built
 from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.recipes import note_never_again
+from xpucached.catalog.runs import newest_runs
 from xpucached.domain.libraries import Libraries
+from xpucached.domain.models import Model, Outcome
 from xpucached.domain.stores import EntryId, EntryState
 from xpucached.errors import CatalogError
 from xpucached.host.drivers import mapped_drivers
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from xpucached.domain.host import Host
-    from xpucached.domain.models import Attribution, Model, Run
+    from xpucached.domain.models import Attribution, Run
+    from xpucached.domain.plans import Deferred
     from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
     from xpucached.processes.results import RunResult
@@ -51,6 +54,14 @@ def trace(stores: Sequence[FoundStore]) -> Trace:
         return frozenset(created), frozenset(used)
 
     return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read)
+
+
+async def answering(context: Context, model: Model, stands: Model | Deferred | None) -> Run | None:
+    """Return a model's newest run, if it ended by itself and the model ``stands`` as it says: to be run, or not."""
+    run = next(iter(await context.read(newest_runs, model.name, 1)), None)
+    if run is None or run.finished is None or run.outcome in {Outcome.CANCELLED, Outcome.LOST}:
+        return None
+    return run if isinstance(stands, Model) is (run.outcome not in {Outcome.WARMED, Outcome.UNCACHED}) else None
 
 
 def unheard(stores: Sequence[FoundStore], directory: Path) -> str:

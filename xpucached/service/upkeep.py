@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.models import Warmth
-from xpucached.render.text import seconds
 from xpucached.service import automatic, quota
 from xpucached.service.replay import ReplayRequest
 
@@ -98,7 +97,7 @@ class Upkeep:
         elif not self._context.present.offered and not model.exercise.elsewhere:
             when = "as soon as there is a device for it, which its own variables may lead to (--env)"
         else:
-            when = f"at the next look, within {seconds(settings.schedule.scan_interval)}"
+            when = "in a moment"
         return f"It is warmed by itself {when}{f'; {closed}' if closed else ', once the host is calm'}"
 
     async def stop(self) -> None:

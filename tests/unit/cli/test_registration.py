@@ -59,16 +59,16 @@ def test_the_models_own_python_is_asked_for_what_will_be_imported(tmp_path: Path
     assert not (tmp_path / "ran").exists(), "nothing of it is run"
     missing = loaded(tmp_path, "not_here.deeper:warm")
     (said,) = registration.notes(missing, HOST, own=True)
-    assert said == f"{sys.executable} does not find not_here in {tmp_path}"
+    assert said.startswith(f"{sys.executable} does not find not_here in {tmp_path}; as it is, a run fails")
     assert [*registration.notes(missing, HOST, own=False)] == [], "another user's programs are not started"
     (said,) = registration.notes(loaded(tmp_path, "app:warm", "/no/python"), HOST, own=True)
     assert said.startswith("/no/python cannot be started: ")
     (said,) = registration.notes(loaded(tmp_path, "app:warm", "/bin/false"), HOST, own=True)
-    assert said == "/bin/false was asked for app, and ended with status 1"
+    assert said == "/bin/false was asked whether it finds what the model imports, and ended with status 1"
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize("loader", [Loader.TRANSFORMERS, Loader.PYTHON])
+@pytest.mark.parametrize("loader", [Loader.TRANSFORMERS, Loader.PYTHON, Loader.COMMAND])
 def test_what_lies_where_somebody_stands_is_not_run(tmp_path: Path, loader: Loader) -> None:
     place, own = tmp_path / "place", tmp_path / "own"
     place.mkdir()
@@ -76,11 +76,30 @@ def test_what_lies_where_somebody_stands_is_not_run(tmp_path: Path, loader: Load
     # An environment without packages: in others some of these modules are loaded at the start.
     (own / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
     (own / "bin/python").symlink_to(Path(sys.executable).resolve())
-    for name in ("contextlib", "functools", "types", "warnings", "importlib", "torch", "transformers", "app"):
+    for name in (
+        "ast",
+        "contextlib",
+        "email",
+        "functools",
+        "json",
+        "linecache",
+        "types",
+        "warnings",
+        "importlib",
+        "torch",
+        "transformers",
+        "app",
+    ):
         (place / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     target = "app:warm" if loader is Loader.PYTHON else str(tmp_path / "model")
-    exercise = RunSpec(loader=loader, python=str(own / "bin/python"), target=target, inputs="random", device="cpu")
-    said = [*registration.notes(asked(place, exercise=exercise), HOST, own=True)]
+    python = str(own / "bin/python")
+    if loader is Loader.COMMAND:
+        (place / "main.py").write_text("import json, torch, app\n'\\ '")
+        order = asked(place, python, "main.py")
+    else:
+        exercise = RunSpec(loader=loader, python=python, target=target, inputs="random", device="cpu")
+        order = asked(place, exercise=exercise)
+    said = [*registration.notes(order, HOST, own=True)]
     assert not (tmp_path / "ran").exists()
     assert bool(said) is (loader is Loader.TRANSFORMERS), "what lies there is no library"
 
@@ -105,18 +124,3 @@ def test_a_driver_of_the_environment_is_found_and_the_lines_that_lead_there(tmp_
     assert said[4].strip() == (
         f'variables = {{ LD_LIBRARY_PATH = "{libraries}:/opt/lib", OCL_ICD_FILENAMES = "{driver}" }}'
     )
-
-
-@pytest.mark.flow
-def test_packages_of_the_loader_and_of_the_precision_are_looked_for(tmp_path: Path) -> None:
-    exercise = RunSpec(
-        loader=Loader.GPTQ,
-        python=sys.executable,
-        target=str(tmp_path),
-        device="cpu",
-        inputs="prompts",
-        precisions=("bitsandbytes-int8",),
-    )
-    (said,) = registration.notes(asked(tmp_path, exercise=exercise), HOST, own=True)
-
-    assert said == f"{sys.executable} does not find torch and transformers and gptqmodel and bitsandbytes in {tmp_path}"

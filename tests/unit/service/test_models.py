@@ -116,7 +116,7 @@ def test_who_registers_a_model_hears_when_it_is_warmed(tmp_path: Path) -> None:
         device = "there is a device for it, which its own variables may lead to (--env)"
         assert upkeep.due(cold) == f"It is warmed by itself as soon as {device}{calm}"
         anywhere = replace(cold, exercise=RunSpec(device="cpu"))
-        assert upkeep.due(anywhere) == f"It is warmed by itself at the next look, within 10 min{calm}"
+        assert upkeep.due(anywhere) == f"It is warmed by itself in a moment{calm}"
         shut = (datetime.now().astimezone().hour + 2) % 24 * 60
         context.settings = replace(config, throttle=replace(config.throttle, window=(shut, shut + 30)))
         assert upkeep.due(anywhere).endswith(f"; it waits for its time, {shut // 60:02}:00 to {shut // 60:02}:30")
