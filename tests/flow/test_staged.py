@@ -42,6 +42,7 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         package_tools, "installed_debs", lambda names: {name: there[name] for name in names if name in there}
     )
     staged._remembered.clear()
+    staged._listed.clear()
     return folder
 
 
@@ -145,6 +146,29 @@ def test_what_the_lists_know_otherwise_is_not_opened(archives: Path, monkeypatch
     for said, differs in ((digest, False), ("0" * 64, True), ("", False)):
         monkeypatch.setattr(tools, "output", lambda _words, said=said: f"SHA256: {said}\n")
         assert package_tools.differs_from_lists(file) is differs
+
+
+@needs_dpkg
+def test_the_lists_are_asked_where_something_is_newer_and_once(archives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def differs(file: package_tools.PackageFile) -> bool:
+        asked.append(file.package.version)
+        return file.package.version == "2.2"
+
+    monkeypatch.setattr(package_tools, "differs_from_lists", differs)
+    package(archives, "libigc2", "2.0")
+    assert (found(archives), asked) == (staged.Lying(), [])
+    package(archives, "libigc2", "2.1")
+    package(archives, "libigc2", "2.2")
+    for _ in range(2):
+        lying = found(archives)
+        assert names(lying) == [("libigc2", "2.1", "2.0")]
+        (refused,) = lying.refused
+        assert refused.endswith(
+            "2.2_amd64.deb is not looked at: it is not what the package lists know under this version"
+        )
+    assert asked == ["2.0", "2.1", "2.2", "2.2"]
 
 
 @needs_dpkg

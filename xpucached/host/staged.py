@@ -61,7 +61,9 @@ _TELLING: Final = (
 )
 """The folders of an image of which one is another when its driver is."""
 
-_remembered: dict[tuple[str, int, int, int], PackageFile | None] = {}
+_remembered: dict[tuple[str, int, int, int], PackageFile] = {}
+_listed: set[tuple[str, int, int, int]] = set()
+"""The files of which the lists were asked, and which are what they know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +160,24 @@ def _distrusted(path: Path, status: os.stat_result, owner: int) -> str:
 def _set_of(kind: str, paths: Iterable[Path], names: frozenset[str], refused: list[str]) -> StagedDriver | None:
     """Return the packages that would take the place of what is installed, with what these need; None if none would."""
     versions = package_tools.Versions(kind)
+    files = [file for path in paths if (file := _read(kind, path, refused)) is not None]
+    needed = {name for file in files for group in file.depends for name, _, _ in group}
+    ask = package_tools.installed_debs if kind == "deb" else package_tools.installed_rpms
+    there = ask({file.package.name for file in files} | needed | names) if files else {}
+
+    def is_newer(file: PackageFile) -> bool:
+        name, version = file.package.name, file.package.version
+        return name in there and versions.holds(version, "gt", there[name])
+
+    # To ask the lists takes longer than all the rest, so only where something would be taken.
+    if kind == "deb" and any(map(is_newer, files)):
+        files = [file for file in files if _is_as_listed(file, refused)]
     newest: dict[str, PackageFile] = {}
-    for path in paths:
-        file = _read(kind, path, refused)
-        if file is None:
-            continue
+    for file in files:
         known = newest.get(file.package.name)
         if known is None or versions.holds(file.package.version, "gt", known.package.version):
             newest[file.package.name] = file
-    needed = {name for file in newest.values() for group in file.depends for name, _, _ in group}
-    ask = package_tools.installed_debs if kind == "deb" else package_tools.installed_rpms
-    there = ask(newest.keys() | needed | names) if newest else {}
-    upgrades = {
-        name: file
-        for name, file in newest.items()
-        if name in there and versions.holds(file.package.version, "gt", there[name])
-    }
+    upgrades = {name: file for name, file in newest.items() if is_newer(file)}
     if not upgrades:
         return None
     chosen = dict(upgrades)
@@ -194,10 +198,9 @@ def _set_of(kind: str, paths: Iterable[Path], names: frozenset[str], refused: li
 
 
 def _read(kind: str, path: Path, refused: list[str]) -> PackageFile | None:
-    """Read one package, each file once; what is incomplete or not what the lists know is refused."""
+    """Read one package, each file once; what is incomplete is refused."""
     try:
-        status = path.lstat()
-        key = (os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns)
+        key = _identity(path)
         if key in _remembered:
             return _remembered[key]
         if kind == "deb" and not package_tools.is_whole(path):
@@ -207,15 +210,35 @@ def _read(kind: str, path: Path, refused: list[str]) -> PackageFile | None:
         if file is None:
             refused.append(f"{path} is not looked at: it is no package, or is damaged")
             return None
-        if kind == "deb" and package_tools.differs_from_lists(file):
-            refused.append(f"{path} is not looked at: it is not what the package lists know under this version")
-            return None
     except OSError:
         return None  # removed meanwhile
     if len(_remembered) > 4 * _MOST_PACKAGES:
         _remembered.clear()
     _remembered[key] = file
     return file
+
+
+def _is_as_listed(file: PackageFile, refused: list[str]) -> bool:
+    """Return whether a package is what the lists know, as far as they know it; each file is asked about once."""
+    path = file.package.path
+    try:
+        key = _identity(path)
+        if key in _listed:
+            return True
+        if package_tools.differs_from_lists(file):
+            refused.append(f"{path} is not looked at: it is not what the package lists know under this version")
+            return False
+    except OSError:
+        return False  # removed meanwhile
+    if len(_listed) > 4 * _MOST_PACKAGES:
+        _listed.clear()
+    _listed.add(key)
+    return True
+
+
+def _identity(path: Path) -> tuple[str, int, int, int]:
+    status = path.lstat()
+    return os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _missing(chosen: Mapping[str, PackageFile], there: Mapping[str, str], versions: Versions) -> tuple[str, ...]:
