@@ -327,6 +327,12 @@ def test_no_daemon_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         (("evict", "--reason", "x"), 64, "superseded-driver"),
         (("events", "--since", "x"), 64, "not a number, and no age: 'x'"),
         (("model", "add", "x", "python3", "app.py"), 64, "stands behind --"),
+        (("run", "sh", "-c", "true"), 64, "stands behind --"),
+        (("trash", "restore"), 64, "either REF… or --all"),
+        (("trash", "restore", "--all", "ab"), 64, "either REF… or --all"),
+        (("trash", "restore", "xyz"), 64, "not a reference: 'xyz'"),
+        (("trash", "empty", "xyz"), 64, "not a reference: 'xyz'"),
+        (("evict", "--plan", "xyz"), 64, "not a reference: 'xyz'"),
         (("model", "add", "x", "--directory", "/no/such", "--", "sh"), 64, "no directory /no/such"),
         (("jobs", "9"), 66, "no job 9"),
         (("stores", "--", "x"), 64, "only model add"),
@@ -367,6 +373,43 @@ def test_the_hint_knows_who_named_the_socket(
     monkeypatch.setenv("XPUCACHED_SOCKET", str(tmp_path / "none"))
     assert "XPUCACHED_SOCKET" in run(capsys, "status")[2]
     assert "systemctl" in run(capsys, "--user", "status")[2]
+
+
+@pytest.mark.skipif(Path(f"/run/user/{os.getuid()}").exists(), reason="this user has a directory for sockets")
+def test_without_a_directory_for_sockets_no_hint_leads_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("XPUCACHED_SOCKET", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert "export XPUCACHED_SOCKET=" in run(capsys, "--user", "status")[2]
+    monkeypatch.setenv("XPUCACHED_SOCKET", str(tmp_path / "none"))
+    for words in (("--user", "status"), ("status",)):
+        said = run(capsys, *words)[2]
+        assert f"no daemon answers on {tmp_path}/none" in said
+        assert "xpucached --user & starts a daemon there" in said
+        assert "unset it" not in said
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert "; or unset it" in run(capsys, "status")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("run", "sh", "-c", "a b"), "run -- sh -c 'a b'"),
+        (("run", "--user", "sh", "app.py", "--json", "-v"), "run --user -- sh app.py --json -v"),
+        (("run", "llama", "sh", "app.py"), "run llama -- sh app.py"),
+        (("run", "sh"), "run -- sh"),
+        (("run", "llama"), "run llama -- python3 app.py"),
+        (("trace", "sh", "-c", "true"), "trace -- sh -c true"),
+        (("run", "llama", "--no-such"), "run --help"),
+    ],
+)
+def test_a_program_without_its_dashes_is_hinted_with_them(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], hint: str
+) -> None:
+    status, out, err = run(capsys, *words)
+    told = json.loads(out)["error"]["hint"] if out else err.partition("hint: ")[2].rstrip()
+    assert (status, told) == (64, f"xpucachectl {hint}")
 
 
 @pytest.mark.skipif(

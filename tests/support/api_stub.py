@@ -289,7 +289,7 @@ def make_diagnosis() -> Diagnosis:
         Explanation(Cause.UNSAFE, f"its runtime is unsafe {NASTY}", "xpucachectl prewarm resnet"),
         Explanation(Cause.SLOWER, "slower", ""),
     )
-    return Diagnosis(ModelName("resnet"), Warmth.COLD, findings, (check_runtime,))
+    return Diagnosis(ModelName("resnet"), Warmth.COLD, findings, (check_runtime,), loaded=True)
 
 
 def make_baseline() -> Baseline:

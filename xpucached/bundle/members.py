@@ -337,9 +337,16 @@ def _lines(content: bytes) -> dict[str, list[RecipeLine]]:
 
 def opened(path: Path) -> Bundle:
     """Open a bundle; whoever does closes its layout.  Raises `NotFound` and `BadBundle`."""
-    layout = LayoutReader(path)
+    try:
+        layout = LayoutReader(path)
+    except BadBundle as error:
+        words = error.message if str(path) in error.message else f"{path} is no bundle, or not whole: {error.message}"
+        raise BadBundle(words, hint="expected a folder or a tar file that xpucachectl bundle export made") from error
     try:
         return Bundle(layout)
+    except BadBundle as error:
+        layout.close()
+        raise BadBundle(f"{path}: {error.message}", hint=error.hint) from error
     except BaseException:
         layout.close()
         raise

@@ -13,7 +13,7 @@ from msgspec import Struct
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
-from xpucached.errors import NotFound, RequestError
+from xpucached.errors import Denied, NotFound, RequestError
 from xpucached.kinds import table
 from xpucached.kinds.table import KINDS
 
@@ -78,6 +78,12 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
 def _scanned(root: Path, kind: str | None) -> Iterator[Entry]:
     """Look at a store as the daemon does; nothing of it is written."""
     root = Path(os.path.realpath(root))
+    try:
+        os.scandir(root).close()
+    except PermissionError as error:
+        raise Denied(f"{root} may not be read by user {os.geteuid()}", hint="run it as the user whose it is") from error
+    except OSError as error:
+        raise NotFound(f"{root} cannot be read: {error.strerror}", hint="name a cache directory") from error
     known = [name for name, one in KINDS.items() if kind in {None, name} and one.discovery.recognise(root)]
     if len(known) != 1:
         what = "is no store of a kind that is known" if not known else "looks like a store of several kinds"

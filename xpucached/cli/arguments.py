@@ -57,14 +57,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise RequestError(
                 "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {shlex.join(extra)}"
             )
-        if options.verb in {"run", "trace"} and not extra[0].startswith("-"):
-            first = getattr(options, "model", None)
-            # A word before the program's is a model, unless there is a program of that name.
-            if first and shutil.which(first):
-                extra.insert(0, first)
-                first = None
-            whose = f"{shlex.quote(first)} " if first else ""
-            hint = f"xpucachectl {options.verb} {whose}-- {shlex.join(extra)}"
+        first = getattr(options, "model", None) if options.verb in {"run", "trace"} else None
+        # A word before the program's is a model, unless there is a program of that name.
+        is_program = bool(first and shutil.which(first))
+        if options.verb in {"run", "trace"} and not command and (is_program or not extra[0].startswith("-")):
+            # Options of the program that are ours, too, were taken for ours.
+            at = argv.index(first if first and is_program else extra[0], argv.index(options.verb) + 1)
+            hint = shlex.join(["xpucachectl", *argv[:at], "--", *argv[at:]])
             raise RequestError("the program stands behind --", hint=hint)
         now = next((values.RENAMED[name] for one in extra if (name := one.partition("=")[0]) in values.RENAMED), "")
         called = f"; it is called {now} now" if now else ""
@@ -101,7 +100,7 @@ def _parser() -> _ArgumentParser:
     _status(verb("status", "tell whether this host is warm"))
     _ls(verb("ls", "list entries"))
     verb("show", "show entries").add_argument(
-        "ref", nargs="+", metavar="REF", type=str.lower, help="as ls shows it; its beginning is enough"
+        "ref", nargs="+", metavar="REF", type=values.ref, help="as ls shows it; its beginning is enough"
     )
     narrowing.declare(verb("stores", "list stores"), "stores")
     verb("df", "show how much room caches take, by driver and by model, and what of it could go")
@@ -286,7 +285,7 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
     one.add_argument("--timeout", type=values.duration, metavar="T", help="wait at most so long; the daemon goes on")
     _waits(one)
     one = verb("evict", "evict what the policy lets go")
-    one.add_argument("refs", nargs="*", metavar="REF", help="only these entries")
+    one.add_argument("refs", nargs="*", type=values.ref, metavar="REF", help="only these entries")
     one.add_argument("-n", "--dry-run", action="store_true", help="only say what would go")
     one.add_argument(
         "--reason",
@@ -296,7 +295,7 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
         metavar="R",
         help=", ".join(EvictReason),
     )
-    one.add_argument("--plan", type=str.lower, metavar="ID", help="exactly what a dry run showed, or nothing")
+    one.add_argument("--plan", type=values.ref, metavar="ID", help="exactly what a dry run showed, or nothing")
     _waits(bundle_options.came_from(one, values.one_of))
     _trash(verb)
     one = verb("verify", "read everything again and say what is wrong")
@@ -343,11 +342,17 @@ def _trash(verb: Callable[..., _ArgumentParser]) -> None:
     one = verb("list", "list what was evicted and can come back, and what is in quarantine", trash, "trash list")
     narrowing.declare(one, "trash list")
     one = verb("restore", "bring entries back", trash, "trash restore")
-    one.add_argument("refs", nargs="*", metavar="REF", help="as evict or trash list shows it; its beginning is enough")
+    one.add_argument(
+        "refs",
+        nargs="*",
+        type=values.ref,
+        metavar="REF",
+        help="as evict or trash list shows it; its beginning is enough",
+    )
     one.add_argument("--all", action="store_true", help="everything that is whole")
     _waits(one)
     one = verb("empty", "let go for good", trash, "trash empty")
-    one.add_argument("refs", nargs="*", metavar="REF", help="only these")
+    one.add_argument("refs", nargs="*", type=values.ref, metavar="REF", help="only these")
     one.add_argument("-y", "--yes", action="store_true", help="do not ask")
     _waits(one)
 

@@ -169,6 +169,8 @@ def _evicted(job: Job) -> str:
 
 
 def _trash_restore(output: Output) -> int:
+    if bool(output.options.refs) == output.options.all:
+        raise RequestError("expected either REF… or --all", hint="see: xpucachectl trash list")
     request = requests.RestoreTrash(refs=tuple(output.options.refs), all=output.options.all)
     job, status = _ended(output, request, lambda job: "\n".join(one.ref for one in _trashed(job).restored))
     return status or (Conflict.exit if any(one.key is None for one in _trashed(job).restored) else 0)

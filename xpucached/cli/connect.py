@@ -34,8 +34,7 @@ def reach(options: Namespace) -> tuple[Client, bool]:
     if options.of:
         return of_user(options.of), False
     if options.scope is None and os.environ.get("XPUCACHED_SOCKET"):
-        hint = "that path came from XPUCACHED_SOCKET: xpucached --user & starts a daemon there; or unset it"
-        return _named(Path(os.environ["XPUCACHED_SOCKET"]), hint), False
+        return _by_variable(), False
     user = options.scope != "system" if options.scope else os.geteuid() != 0
     if not user:
         return _host(), True
@@ -47,6 +46,9 @@ def _own(scope: str | None) -> Client:
     try:
         path = Path(sockets.socket_path(user=True, environ=os.environ))
     except sockets.Homeless as error:
+        # That is where our own daemon is then, as the hint says.
+        if scope == "user" and os.environ.get("XPUCACHED_SOCKET"):
+            return _by_variable()
         # Without a place for it there is no daemon of our own; there may be a worker.
         if scope is None and (worker := _worker()) is not None:
             return worker
@@ -80,6 +82,14 @@ def _worker() -> Client | None:
             if _answers(Path(sockets.PUBLIC)):
                 raise
     return None
+
+
+def _by_variable() -> Client:
+    source = "that path came from XPUCACHED_SOCKET: xpucached --user & starts a daemon there"
+    with contextlib.suppress(sockets.Homeless):
+        sockets.runtime_directory(os.environ)
+        source += "; or unset it"
+    return _named(Path(os.environ["XPUCACHED_SOCKET"]), source)
 
 
 def _named(path: Path, source: str) -> Client:

@@ -84,6 +84,16 @@ def path(text: str) -> Path:
     return Path(os.path.normpath(Path(text).expanduser().absolute()))
 
 
+_REF: Final = re.compile(r"[0-9a-f]{1,12}")
+
+
+def ref(text: str) -> str:
+    """Read what names an entry, or the beginning of it."""
+    if not _REF.fullmatch(found := text.lower()):
+        raise argparse.ArgumentTypeError(f"not a reference: {text!r}; expected up to 12 hex digits, as lists show them")
+    return found
+
+
 def positive(text: str) -> int:
     """Read a count of 1 or more."""
     if not text.isdecimal() or int(text) < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,10 @@ def run(options: Namespace) -> int:
     Where no daemon answers the program runs all the same, as if it had been started without us.
     """
     if not options.command:
-        name = f" {options.model}" if options.model else ""
-        raise RequestError("the program stands behind --", hint=f"xpucachectl run{name} -- python3 app.py")
+        # One word is a model, unless there is a program of that name.
+        given: str = options.model or ""
+        what = f"-- {given}" if given and shutil.which(given) else f"{given} -- python3 app.py".strip()
+        raise RequestError("the program stands behind --", hint=f"xpucachectl run {what}")
     if options.of:
         raise RequestError("run starts a program of yours, and --of names another user", hint="leave out --of")
     try:

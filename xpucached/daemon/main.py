@@ -9,12 +9,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from xpucached import __version__, logs, settings
 from xpucached.daemon import configuration, memory, worker
 from xpucached.daemon.lock import alone
-from xpucached.errors import SettingsError, XpucachedError
+from xpucached.errors import RequestError, SettingsError, XpucachedError
 from xpucached.printing import lines, safe
 from xpucached.settings import model_files
 from xpucached.threads import all_end
@@ -25,9 +25,14 @@ _ENDING: Final = 3.0
 """Seconds that threads have to end when all is saved."""
 
 
+class _ArgumentParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message, hint=f"{self.prog} --help")
+
+
 def parser() -> argparse.ArgumentParser:
     """Describe the daemon's options."""
-    options = argparse.ArgumentParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
+    options = _ArgumentParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
     who = options.add_mutually_exclusive_group()
     who.add_argument("--user", action="store_true", default=None, help="serve this user (default unless root)")
     who.add_argument("--system", dest="user", action="store_false", help="serve the host (default for root)")
@@ -35,6 +40,13 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--config", type=Path, metavar="FILE", help="read this configuration")
     options.add_argument("--check", action="store_true", help="only say whether the configuration is in order")
     options.add_argument("--version", action="version", version=f"xpucached {__version__}")
+    return options
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options, extra = parser().parse_known_args(arguments)
+    if extra:
+        raise RequestError(f"not understood: {' '.join(extra)}", hint="xpucached --help")
     return options
 
 
@@ -78,7 +90,10 @@ def _end(runner: asyncio.Runner, status: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``xpucached``; return its exit status."""
-    options = parser().parse_args(arguments)
+    try:
+        options = _parsed(arguments)
+    except RequestError as error:
+        return _tell(error)
     if options.user is None:
         options.user = options.worker or os.getuid() != 0
     memory.share()

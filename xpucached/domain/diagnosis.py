@@ -83,9 +83,10 @@ class Diagnosis(Struct, frozen=True):
     model: ModelName
     warmth: Warmth
     explanations: tuple[Explanation, ...] = ()
-    runtimes: tuple[RuntimeCheck, ...] = ()  #: those that its program finds
+    runtimes: tuple[RuntimeCheck, ...] = ()  #: those that its program finds, or was seen to load
     compiled: tuple[CompiledShare, ...] = ()  #: which libraries its runs compiled, by kind of cache, the dearest first
     compared: tuple[ComparedVariant, ...] = ()  #: with the processor, where that was asked for
+    loaded: bool = False  #: whether a run showed that it loads these runtimes
 
 
 class Application(Struct, frozen=True):

@@ -65,9 +65,10 @@ def diagnose(
     """
     name = status.model.name
     beside = compared(status.model, status.run)
+    loaded = mapped(status.model, runs) is not None
     explanations = [
         *_own(status),
-        *_crashes(status, runtimes, proven(status.model, runs)),
+        *_crashes(status, runtimes, proven(status.model, runs), loaded=loaded),
         *_outside(status.model, store, applications, uid),
         *_elsewhere(status.model, store, entries, option_variables, built_from),
         *_on_cpu(status.model, status.run, selecting, gpus=gpus),
@@ -75,7 +76,9 @@ def diagnose(
         *_shifted(status.model, shifts),
         *_slower(status.model, baselines),
     ]
-    return Diagnosis(name, status.warmth, tuple(explanations), tuple(runtimes), compiled(status, entries), beside)
+    return Diagnosis(
+        name, status.warmth, tuple(explanations), tuple(runtimes), compiled(status, entries), beside, loaded
+    )
 
 
 def trusted(status: ModelStatus, runtimes: Iterable[RuntimeCheck], runs: Iterable[Run] = ()) -> bool:
@@ -144,10 +147,14 @@ def _own(status: ModelStatus) -> Iterable[Explanation]:
         yield Explanation(Cause.FAILED, status.why, _command("runs", name))
     else:
         cause = _CAUSES.get(status.reason or WarmReason.NEVER, Cause.NEVER)
-        yield Explanation(cause, status.why, _command("prewarm", name))
+        brought = f"; which of its kernels are compiled already: {_command('why', name, '--programs')}"
+        more = brought if cause is Cause.NEVER else ""
+        yield Explanation(cause, status.why + more, _command("prewarm", name))
 
 
-def _crashes(status: ModelStatus, runtimes: Sequence[RuntimeCheck], builds: frozenset[str]) -> Iterable[Explanation]:
+def _crashes(
+    status: ModelStatus, runtimes: Sequence[RuntimeCheck], builds: frozenset[str], *, loaded: bool
+) -> Iterable[Explanation]:
     run = status.run
     crashed = run is not None and run.outcome is Outcome.CRASHED
     unsafe = [one for one in runtimes if one.safety is Safety.UNSAFE and (crashed or one.build not in builds)]
@@ -157,9 +164,10 @@ def _crashes(status: ModelStatus, runtimes: Sequence[RuntimeCheck], builds: froz
         message = f"{run.detail}{which}; leave the cache off for it, or install another runtime and prewarm it again"
         yield Explanation(Cause.CRASH, message, _command("env", name))
     elif unsafe and status.warmth is not Warmth.WARM:
+        which = "its SYCL runtime" if loaded else "should its program use SYCL, the runtime that it finds,"
         message = (
-            f"its SYCL runtime {unsafe[0].library} crashes some programs when the cache is on, and this model was not"
-            f" seen to run with it yet: {unsafe[0].evidence}"
+            f"{which} {unsafe[0].library}{'' if loaded else ','} crashes some programs when the cache is on, and this"
+            f" model was not seen to run with it yet: {unsafe[0].evidence}"
         )
         yield Explanation(Cause.UNSAFE, message, _command("prewarm", name))
 

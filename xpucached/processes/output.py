@@ -105,9 +105,11 @@ class ChildOutput:
 
     @property
     def text_and_complaint(self) -> str:
-        """The same, with the last line of its stderr at the end, for that says most often what was wrong."""
-        last = " ".join(self.text.rpartition("\n")[2].split())
-        return f"{self.text}\n{self.last_complaint}" if not last.startswith(self.last_complaint[:_LAST]) else self.text
+        """The same with the last line of its stderr at the end, once, for that says most often what was wrong."""
+        lines, last = self.text.split("\n"), self.last_complaint
+        said = (at for at in reversed(range(len(lines))) if " ".join(lines[at].split()).startswith(last))
+        at = next(said, None)
+        return "\n".join([*lines, last] if at is None else [*lines[:at], *lines[at + 1 :], lines[at]])
 
     @property
     def last_complaint(self) -> str:

@@ -34,7 +34,11 @@ def why(value: Diagnosis, style: TextStyle) -> str:
         parts.append(style.paint(f"{plain(value.model)}: {text}", Colour.GREEN if warm else Colour.YELLOW))
     if value.runtimes:
         parts.append(
-            section("Its SYCL runtimes", "\n".join(_runtime_check(one, style) for one in value.runtimes), style)
+            section(
+                "Its SYCL runtimes" if value.loaded else "SYCL runtimes that its program finds, should it use SYCL",
+                "\n".join(_runtime_check(one, style) for one in value.runtimes),
+                style,
+            )
         )
     if value.compared:
         lines = (fold(plain(f"{one.variant}: {one.comparison.sentence}"), style, 0) for one in value.compared)

@@ -146,13 +146,13 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
         ]
         for one in report.plan.evict
     ]
-    kept = f"{count(report.plan.kept, 'entry')} kept"
+    kept = f", {count(report.plan.kept, 'entry')} kept" if report.plan.kept else ""
     if not rows:
-        return f"nothing to evict, {kept}"
+        return f"nothing to evict{kept}"
     heads = ("REF", "FATE", "REASON", "SIZE", "DRIVER", "WHY")
     text = table(heads, rows, style, right="SIZE")
     if report.dry_run:
-        goes = f"would evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}, {kept}"
+        goes = f"would evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}{kept}"
         if not report.plan_id:
             return f"{text}\n{goes}"
         mended = any(one.reason is EvictReason.DEFECTIVE for one in report.plan.evict)
@@ -164,7 +164,9 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
     all_of_it = "" if away else "all "
     of_it = " of it" if away else ""
     trashed = f", {all_of_it}{size(report.trashed)}{of_it} still in the trash" if report.trashed else ""
-    return f"{text}\nevicted {count(len(gone), 'entry')}{freed}{trashed}{left}, {kept}"
+    ref = report.removed[0] if len(report.removed) == 1 else "REF"
+    back = f"\nback again: xpucachectl trash restore {ref}" if report.trashed else ""
+    return f"{text}\nevicted {count(len(gone), 'entry')}{freed}{trashed}{left}{kept}{back}"
 
 
 def replay(report: ReplayReport, style: TextStyle) -> str:

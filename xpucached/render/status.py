@@ -138,6 +138,10 @@ def watching(value: Watching, style: TextStyle) -> str:
     text = f"{_MODES[value.mode]} ({value.mode})"
     if value.loads:
         text += ", and what programs load"
+    elif value.mode in {WatchMode.FANOTIFY, WatchMode.CLASSIC}:
+        text += "; not what programs load (watch.loads)"
+    else:
+        text += "; what programs load is seen by fanotify alone"
     if value.reason:
         text += f"; not better: {plain(value.reason)}"
     if value.compiled:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xpucached.domain.usage import Amount, Day, Saved, Usage, WarmthChange
     from xpucached.render.text import TextStyle
 
-_UNWATCHED: Final = "unknown, as nobody watches what programs load (watch.loads)"
+_UNWATCHED: Final = "unknown, as nobody watches what programs load (see: xpucachectl doctor)"
 
 
 def about(whole: float, measured: float) -> str:

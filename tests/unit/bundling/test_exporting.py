@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import forks
+from xpucached.bundling import sources
 from xpucached.bundling.__main__ import carry_out
 from xpucached.domain.bundles import BundleContent, Compression, ExportBundle, ExportReport, InspectBundle
-from xpucached.errors import AlreadyThere, BadBundle, NotFound
+from xpucached.errors import AlreadyThere, BadBundle, Denied, NotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,10 +53,29 @@ def test_what_is_no_bundle_is_refused(sycl_store: SyclStore, tmp_path: Path) -> 
     with pytest.raises(BadBundle, match="oci-layout is missing"):
         done(InspectBundle(sycl_store.root))
     with pytest.raises(NotFound, match="no store"):
-        done(ExportBundle(tmp_path / "x", tmp_path / "home", recipes_only=True))
+        done(ExportBundle(tmp_path / "x", tmp_path, recipes_only=True))
+    with pytest.raises(NotFound, match=f"{tmp_path}/none cannot be read: No such file"):
+        done(ExportBundle(tmp_path / "x", tmp_path / "none", recipes_only=True))
+    (tmp_path / "app.py").write_text("print(1)\n")
+    with pytest.raises(BadBundle, match=f"{tmp_path}/app.py is no bundle") as caught:
+        done(InspectBundle(tmp_path / "app.py"))
+    assert "bundle export" in caught.value.hint
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadBundle, match="neither a folder nor a file"):
         done(InspectBundle(tmp_path / "pipe"))
+
+
+def test_a_store_that_may_not_be_read_is_told_from_what_is_none(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    before = os.geteuid()
+    # Root may read everything.
+    os.seteuid(before or 65534)
+    try:
+        with pytest.raises(Denied, match=f"{closed} may not be read"):
+            list(sources._scanned(closed, None))
+    finally:
+        os.seteuid(before)
 
 
 def test_what_cannot_travel_is_left_out_and_said(sycl_store: SyclStore, tmp_path: Path) -> None:

@@ -232,6 +232,22 @@ def test_what_ran_well_with_this_build_of_the_runtime_is_trusted_with_another_dr
     assert (Cause.UNSAFE in {one.cause for one in made.explanations}) is not on
 
 
+def test_a_runtime_that_no_run_loaded_is_not_called_the_program_s() -> None:
+    cold, unsafe = status(Warmth.COLD, WarmReason.NEVER), [check_runtime(Safety.UNSAFE)]
+    seen = diagnose(cold, runtimes=unsafe, runs=[ran(build="b2")], store=STORE, uid=1000, built_from=built_from)
+    for made, is_its in ((ask(cold, runtimes=unsafe), False), (seen, True)):
+        (found,) = [one.message for one in made.explanations if one.cause is Cause.UNSAFE]
+        assert found.startswith("its SYCL runtime") is is_its
+        assert found.startswith("should its program use SYCL, ") is not is_its
+        assert ("\nIts SYCL runtimes\n" in diagnosis.why(made, LOOK)) is is_its
+
+
+def test_before_a_model_s_first_run_it_is_said_what_tells_what_it_will_compile() -> None:
+    never, driver = (ask(status(Warmth.COLD, why)).explanations[0] for why in (WarmReason.NEVER, WarmReason.DRIVER))
+    assert never.message.endswith("compiled already: xpucachectl why net --programs")
+    assert "--programs" not in driver.message
+
+
 def test_above_the_variables_stands_what_is_unsafe() -> None:
     cold = ask(status(Warmth.COLD, WarmReason.NEVER), runtimes=[check_runtime(Safety.UNSAFE)])
     warm = ask(runtimes=[check_runtime(Safety.UNSAFE)])

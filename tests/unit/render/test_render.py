@@ -14,19 +14,21 @@ from msgspec.structs import replace
 from tests.support import api_stub
 from xpucached import printing
 from xpucached.cli import belonging
+from xpucached.domain.activity import Watching, WatchMode
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Layer, Outcome
 from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
-from xpucached.domain.plans import NoRecipe, ReplayPlan, ReplayReport, SameInput, ScanReport
+from xpucached.domain.plans import EvictionPlan, NoRecipe, ReplayPlan, ReplayReport, SameInput, ScanReport
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.recipes import RecipeState
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import EntryState, Kernel, Lookups, Store
 from xpucached.domain.trash import VerifyReport
+from xpucached.domain.usage import Saved
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
-from xpucached.render import entries, host, jobs, models, status, text, trash, variables
+from xpucached.render import entries, host, jobs, models, status, text, trash, usage, variables
 from xpucached.render.text import Cell, Colour, TextStyle
 
 LOOK = TextStyle(api_stub.NOW + timedelta(days=3))
@@ -338,6 +340,23 @@ def test_a_plan_is_not_a_report() -> None:
 
     assert planned.endswith("would evict 1 entry and free 4.0 KiB, 2 entries kept")
     assert done.endswith("evicted 1 entry and freed 4.0 KiB, 2 entries kept")
+    nothing = replace(api_stub.make_eviction(dry_run=False), plan=EvictionPlan((), 0, 0), removed=())
+    assert jobs.eviction(nothing, LOOK) == "nothing to evict"
+    trashed = replace(api_stub.make_eviction(dry_run=False), trashed=4096)
+    assert jobs.eviction(trashed, LOOK).endswith(f"\nback again: xpucachectl trash restore {trashed.removed[0]}")
+    several = replace(trashed, removed=trashed.removed * 2)
+    assert jobs.eviction(several, LOOK).endswith("\nback again: xpucachectl trash restore REF")
+
+
+def test_why_loads_are_not_seen_is_said_where_it_is_said_how_it_is_watched() -> None:
+    said = {mode: status.watching(Watching(mode), LOOK) for mode in WatchMode}
+    for mode in (WatchMode.FANOTIFY, WatchMode.CLASSIC):
+        assert said[mode].endswith("; not what programs load (watch.loads)")
+    for mode in (WatchMode.INOTIFY, WatchMode.POLLING):
+        assert "watch.loads" not in said[mode]
+        assert said[mode].endswith("by fanotify alone")
+    unwatched = Saved(None, None, estimated=False, spared_month=0.0)
+    assert "(see: xpucachectl doctor)" in usage.saved(unwatched, LOOK)
 
 
 def test_what_became_of_a_job() -> None:

@@ -25,7 +25,7 @@ from xpucached.domain.names import KindName
 from xpucached.domain.plans import Limits, Policy
 from xpucached.domain.throttling import ThrottlePolicy
 from xpucached.domain.workloads import Loader, RunSpec
-from xpucached.errors import SettingsError
+from xpucached.errors import RequestError, SettingsError
 from xpucached.settings import loading, model_files, toml
 from xpucached.settings.keys import keys
 from xpucached.settings.sections import Bundles
@@ -529,6 +529,21 @@ def test_each_mistake_stands_in_a_line_of_its_own_where_the_daemon_refuses_to_st
     assert daemon.main(["--user", "--check", "--config", str(file)]) == SettingsError.exit
     said = [line for line in capsys.readouterr().err.splitlines() if "unknown variable" in line]
     assert [("ONE" in line, "TWO" in line) for line in said] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--foo", "x"], "not understood: --foo x"),
+        (["--user", "--system"], "argument --system: not allowed with argument --user"),
+        (["--config"], "argument --config: expected one argument"),
+    ],
+)
+def test_the_daemon_refuses_options_as_it_refuses_all(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert daemon.main(words) == RequestError.exit
+    assert capsys.readouterr().err == f"xpucached: {said}\nhint: xpucached --help\n"
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ const days = (d) => {
       column(x, 0.3, one.spared_seconds, 'a'), column(x, 0.6, ours(one), 'warn')];
   });
   const known = some.filter((one) => !missing(one.avoided_seconds));
-  const told = known.length ? `${avoided(d)} of compiling avoided in ${known.length} watched days of ${some.length}` : 'Nobody watches what programs load (watch.loads), so what was avoided is unknown';
+  const told = known.length ? `${avoided(d)} of compiling avoided in ${known.length} watched days of ${some.length}` : 'Nobody watches what programs load (xpucachectl doctor says why), so what was avoided is unknown';
   return [say(`${told}; ${secs(d.saved.spared_month)} spared by replay in 30 days. Their sum means nothing.`),
     picture(`${told}; the table below has each day`, wide, 128, sv('line', { x1: 48, x2: wide - 4, y1: 110.5, y2: 110.5, class: 'axis' }), ...bars,
       word(44, 14, secs(most), 'end'), word(44, 112, '0', 'end'), word(50, 125, some[0].day), some.length > 1 ? word(wide - 6, 125, some.at(-1).day, 'end') : null),
