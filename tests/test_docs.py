@@ -221,7 +221,14 @@ def test_every_command_line_that_a_page_shows_can_be_typed(name: str) -> None:
     assert shown
 
 
-SAMPLES: Final = {"NAME": "llama", "REF": "0123456789ab", "MODEL": "llama", "ID": "scan-1", "UNIT": "app.service"}
+SAMPLES: Final = {
+    "NAME": "llama",
+    "REF": "0123456789ab",
+    "MODEL": "llama",
+    "PLAN": "0123456789ab",
+    "ID": "scan-1",
+    "UNIT": "app.service",
+}
 
 
 def test_every_word_of_a_status_is_explained() -> None:

@@ -295,7 +295,7 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
         metavar="R",
         help=", ".join(EvictReason),
     )
-    one.add_argument("--plan", type=values.ref, metavar="ID", help="exactly what a dry run showed, or nothing")
+    one.add_argument("--plan", type=values.ref, metavar="PLAN", help="exactly what a dry run showed, or nothing")
     _waits(bundle_options.came_from(one, values.one_of))
     _trash(verb)
     one = verb("verify", "read everything again and say what is wrong")

@@ -25,14 +25,14 @@ _ENDING: Final = 3.0
 """Seconds that threads have to end when all is saved."""
 
 
-class _ArgumentParser(argparse.ArgumentParser):
+class _OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise RequestError(message, hint=f"{self.prog} --help")
 
 
 def parser() -> argparse.ArgumentParser:
     """Describe the daemon's options."""
-    options = _ArgumentParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
+    options = _OptionParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
     who = options.add_mutually_exclusive_group()
     who.add_argument("--user", action="store_true", default=None, help="serve this user (default unless root)")
     who.add_argument("--system", dest="user", action="store_false", help="serve the host (default for root)")
