@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import completions
 import manual
 import pytest
 
@@ -92,7 +93,7 @@ def test_what_is_written_is_the_same_each_time(made: Path, tmp_path: Path) -> No
         return {path.relative_to(place).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
     assert contents(tmp_path) == contents(made)
-    assert len(contents(made)) == len(manual.PAGES) + 2 * len(manual.COMPLETIONS) + 1
+    assert len(contents(made)) == len(manual.PAGES) + 2 * len(completions.COMPLETIONS) + 1
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def completed(made: Path, line: str, environ: dict[str, str] | None = None) -> set[str]:
     """Return what a real bash offers for the last word of a line."""
     program = line.split(maxsplit=1)[0]
-    script = made / "completions" / manual.COMPLETIONS["bash"].format(program=program)
+    script = made / "completions" / completions.COMPLETIONS["bash"].format(program=program)
     done = subprocess.run(
         [tool("bash", "bash"), "--norc", "-c", BASH, "bash", script, line],
         env=environ,
@@ -249,6 +250,7 @@ def test_what_only_the_daemon_knows_is_offered_and_asked_for_in_the_quick_way(
     with api_stub.running(short_dir) as one:
         monkeypatch.setenv("XPUCACHED_SOCKET", str(one.path))
         environ = {**os.environ, "PATH": f"{programs}:/usr/bin:/bin"}
+        some = one.service.known[0]
         for line, offered in (
             ("xpucachectl ls --driver 2", {"25.18.33578", "26.1"}),
             ("xpucachectl ls --driver c", {"current"}),
@@ -257,13 +259,14 @@ def test_what_only_the_daemon_knows_is_offered_and_asked_for_in_the_quick_way(
             ("xpucachectl verify /var", {"/var/cache/xpucached/sycl"}),
             ("xpucachectl model list r", {"resnet"}),
             ("xpucachectl trash restore 0", {str(api_stub.TRASHED)}),
+            (f"xpucachectl show {some.entry.id.ref[:3]}", {some.entry.id.ref}),
             ("xpucachectl --of roo", {"root"}),
         ):
             assert completed(made, line, environ) == offered, line
         # Nothing is loaded for it but what looks: a tenth of a second is felt.
-        for kind in (*manual._ASKED.values(), manual._IN_TRASH):
+        for kind in (*completions._ASKED.values(), completions._IN_TRASH):
             program, *words = str(kind["fish"]).strip("()").partition(" 2>")[0].removeprefix("echo current; ").split()
-            if program == "xpucachectl" and "--limit" not in words:
+            if program == "xpucachectl":
                 assert quick.answer(words) == 0, words
         capsys.readouterr()
 
@@ -284,7 +287,7 @@ def test_a_name_that_somebody_chose_is_never_run(made: Path, tmp_path: Path, she
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ncat <<'E'\n{chr(10).join(HOSTILE)}\nE\n", encoding="utf-8")
     program.chmod(0o755)
-    script = made / "completions" / manual.COMPLETIONS[shell].format(program="xpucachectl")
+    script = made / "completions" / completions.COMPLETIONS[shell].format(program="xpucachectl")
     place = tmp_path / "place"
     place.mkdir()
     words = {
@@ -309,7 +312,7 @@ def test_a_name_that_somebody_chose_is_never_run(made: Path, tmp_path: Path, she
 
 
 def test_what_zsh_asks_for_stands_in_no_text_that_it_evaluates(made: Path) -> None:
-    script = (made / "completions" / manual.COMPLETIONS["zsh"].format(program="xpucachectl")).read_text("utf-8")
+    script = (made / "completions" / completions.COMPLETIONS["zsh"].format(program="xpucachectl")).read_text("utf-8")
     lines = [line for line in script.splitlines() if "$(xpucachectl" in line or "$(getent" in line]
     assert lines
     assert [line for line in lines if not line.startswith("  found=(${(f)")] == []
@@ -318,7 +321,7 @@ def test_what_zsh_asks_for_stands_in_no_text_that_it_evaluates(made: Path) -> No
 @pytest.mark.parametrize(("shell", "package"), [("zsh", "zsh"), ("fish", "fish")])
 @pytest.mark.parametrize("program", ["xpucached", "xpucachectl"])
 def test_other_shells_read_their_completions(made: Path, shell: str, package: str, program: str) -> None:
-    script = made / "completions" / manual.COMPLETIONS[shell].format(program=program)
+    script = made / "completions" / completions.COMPLETIONS[shell].format(program=program)
     done = subprocess.run([tool(shell, package), "-n", script], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -326,7 +329,7 @@ def test_other_shells_read_their_completions(made: Path, shell: str, package: st
 
 
 def test_fish_completes(made: Path) -> None:
-    script = made / "completions" / manual.COMPLETIONS["fish"].format(program="xpucachectl")
+    script = made / "completions" / completions.COMPLETIONS["fish"].format(program="xpucachectl")
     code = f"source {script}; complete -C 'xpucachectl model re'"
     done = subprocess.run(
         [tool("fish", "fish"), "--no-config", "-c", code], capture_output=True, text=True, check=False

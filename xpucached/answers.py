@@ -115,7 +115,7 @@ _add(
     lambda value: "\n".join(plain(str(one.store)) for one in value),
     Merged(entries.stores),
 )
-_add(requests.ListEntries, _page)
+_add(requests.ListEntries, _page, lambda value: "\n".join(one.entry.id.ref for one in value.entries))
 _add(requests.GetEntry, entries.entry, lambda value: value.entry.id.ref)
 _add(
     requests.ListModels, models.models, lambda value: "\n".join(one.model.name for one in value), Merged(models.models)

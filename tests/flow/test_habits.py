@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from tests.support.api_stub import NOW, Running, make_entry, make_model
+from tests.support.api_stub import NOW, Running, make_entry, make_model, make_run
 from tests.support.command_line import run
 from xpucached.api.requests import PrewarmModels
 from xpucached.cli import arguments, capture_env, exits, habits, waiting
@@ -105,6 +105,15 @@ def test_parts_of_lists(served: Running, capsys: pytest.CaptureFixture[str], mon
     assert names("nothing*") == []
     assert names("--since", "1s") == [], "they were run long ago"
     assert len(names("--since", "100000000d")) == 6
+    some = [replace(make_run(), id=number, model=ModelName(f"net-{number % 2}")) for number in range(30)]
+
+    async def runs(_model: ModelName | None, limit: int) -> object:
+        return tuple(some[:limit])
+
+    monkeypatch.setattr(served.service, "runs", runs)
+    assert len(run(capsys, "runs", "net-*", "-q", "--limit", "30")[1].split()) == 30
+    assert len(run(capsys, "runs", "*-1", "-q", "--limit", "12")[1].split()) == 12, "of all, not of the last 12"
+    assert run(capsys, "runs", "x*", "-q")[1].split() == []
     assert run(capsys, "runs", "--state", "failed", "-q")[1].split() == []
     assert run(capsys, "runs", "--state", "warmed", "--sort", "time", "-q")[1].split() != []
     for words in (("model", "list", "--state", "hot"), ("stores", "--limit", "0"), ("jobs", "--since", "x")):
@@ -133,6 +142,9 @@ def test_entries_are_sorted_and_told_by_their_age(served: Running, capsys: pytes
     assert order("--sort", "driver") == [0, 1, 2]
     assert order("--since", "100000d", "--size", ">1") == [0, 1, 2]
     assert run(capsys, "ls", "--since", "1h") == (0, "no entries match\n", "")
+    assert order(f"{known[1].entry.id.ref[:6]}*") == [1]
+    assert order("*", "--limit", "2") == order("resnet*", "--limit", "2") == [0, 1]
+    assert run(capsys, "ls", "nothing*") == (0, "no entries match\n", "")
     assert "3 of 3" not in run(capsys, "ls", "--sort", "used")[1]
     status, _, err = run(capsys, "ls", "--sort", "name")
     assert (status, "choose from" in err) == (64, True)

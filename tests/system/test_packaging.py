@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import completions
 import manual
 import pytest
 
@@ -41,7 +42,11 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from what the source archive holds, so that both are complete or neither."""
-    place = tmp_path_factory.mktemp("unpacked")
+    return build("wheel", unpacked(sdist, tmp_path_factory.mktemp("unpacked")))
+
+
+def unpacked(sdist: Path, place: Path) -> Path:
+    """Unpack the source archive; gives its tree."""
     # Not `extractall`: early 3.11 releases do not know its filters, and later ones warn without.
     with tarfile.open(sdist) as archive:
         for member in archive:
@@ -49,7 +54,7 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if stream is not None:
                 (place / member.name).parent.mkdir(parents=True, exist_ok=True)
                 (place / member.name).write_bytes(stream.read())
-    return build("wheel", place / NAME)
+    return place / NAME
 
 
 def build(what: str, tree: Path) -> Path:
@@ -88,12 +93,31 @@ def test_the_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
     migrations = {f"xpucached/{name}" for name in files("migrations", [".py", ".mako"])}
     units = {f"xpucached/units/{path.relative_to(UNITS).as_posix()}" for path in UNITS.rglob("*") if path.is_file()}
     written = {f"man/{name}" for name in manual.PAGES} | {manual.EXAMPLE}
-    for name in manual.COMPLETIONS.values():
+    for name in completions.COMPLETIONS.values():
         written |= {f"completions/{name.format(program=program)}" for program in ("xpucached", "xpucachectl")}
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
 
     assert held == program | migrations | units | {f"xpucached/data/manual/{name}" for name in written}
+
+
+def test_a_build_of_the_bare_sources_brings_the_completions(sdist: Path, tmp_path: Path) -> None:
+    tree = unpacked(sdist, tmp_path)
+    shutil.rmtree(tree / "xpucached" / "data" / "manual")
+    place = tmp_path / "installed"
+    with zipfile.ZipFile(build("wheel", tree)) as archive:
+        archive.extractall(place)  # noqa: S202 - we made it
+    command = [sys.executable, "-B", "-m", "xpucached.cli", "completion"]
+
+    def printed(shell: str, where: Path = place) -> str:
+        environ = {**os.environ, "PYTHONPATH": os.fspath(where), "PYTHONSAFEPATH": "1"}
+        done = subprocess.run([*command, shell], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.stdout if done.returncode == 0 else done.stderr
+
+    assert "complete -o bashdefault -F _shtab_xpucachectl xpucachectl\n" in printed("bash")
+    assert printed("zsh").startswith("#compdef xpucachectl\n")
+    assert "complete -c xpucachectl" in printed("fish")
+    assert "make man" in printed("fish", tree)
 
 
 def test_an_index_would_take_both(sdist: Path, wheel: Path) -> None:

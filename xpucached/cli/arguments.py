@@ -52,6 +52,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         argv, command = argv[:split], argv[split + 1 :]
     options, extra = _parser().parse_known_args(habits.understood(argv))
     options.command = command
+    narrowing.settle(options)
     if extra:
         if options.verb == "model add" and not extra[0].startswith("-"):
             raise RequestError(
@@ -125,7 +126,7 @@ def _parser() -> _ArgumentParser:
     )
     _events(verb("events", "show what happened"))
     one = verb("runs", "list prewarming runs")
-    one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's")
+    one.add_argument("model", nargs="?", metavar="MODEL", help="only this model's; 'llama*' for several")
     one.add_argument("--limit", type=values.positive, default=20, metavar="N", help="at most so many (20)")
     narrowing.declare(one, "runs")
     one = verb("why", "tell why a model is cold or slow, and what mends it")
@@ -155,6 +156,8 @@ def _parser() -> _ArgumentParser:
         )
     _other_hosts(verb)
     _setup(verb("setup", "put units, man pages and completions in place after pip or pipx installed it"))
+    one = verb("completion", "print what makes a shell complete these commands")
+    one.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh, fish")
     config = verb("config", "show the settings in effect").add_subparsers(
         dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
     )
@@ -223,6 +226,9 @@ def _events(one: argparse.ArgumentParser) -> None:
 
 
 def _ls(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "patterns", nargs="*", metavar="PATTERN", help="only those with such kernels, models or refs: 'gemm*'"
+    )
     one.add_argument("--kind", metavar="KIND", help="sycl, …")
     one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one; current")
     one.add_argument("--arch", dest="architecture", metavar="ARCH", help="such as bmg-g21, B580 or 'Meteor Lake'")
@@ -330,7 +336,9 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
     _waits(one)
     one = verb("jobs", "list jobs, or show or cancel one")
     which = one.add_mutually_exclusive_group()
-    which.add_argument("id", nargs="?", metavar="ID", help="show this one, with what came of it")
+    which.add_argument(
+        "id", nargs="?", metavar="ID", help="show this one, with what came of it; 'prewarm*' for all of such kinds"
+    )
     which.add_argument("--cancel", metavar="ID", help="end this one")
     narrowing.declare(one, "jobs")
 

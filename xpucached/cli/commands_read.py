@@ -196,7 +196,7 @@ def _config_show(output: Output) -> int:
 
 
 def _runs(output: Output) -> requests.ListRuns:
-    return requests.ListRuns(model=output.options.model, limit=output.options.limit)
+    return requests.ListRuns(model=output.options.model, limit=narrowing.most(output))
 
 
 OF_EVERYONE: Final[Mapping[str, Callable[[Output], int]]] = {

@@ -11,6 +11,7 @@ EXAMPLES: Final = {
     "stores": ("xpucachectl stores --sort size",),
     "df": ("xpucachectl df",),
     "devices": ("xpucachectl devices",),
+    "completion": ('eval "$(xpucachectl completion bash)"',),
     "model add": (
         "xpucachectl model add llama -- python3 app.py --once",
         "xpucachectl model add chat --ready-url http://127.0.0.1:8000/health --requests r.jsonl -- vllm serve qwen",

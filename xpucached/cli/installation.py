@@ -224,7 +224,7 @@ def plan(place: Place, bin_: Path, files: Mapping[str, bytes], *, running: bool)
             # Still known as one that we put there, so that who takes all away hears of it.
             noted[step.what] = before[step.what]
     if not any(name.startswith("man/") for name in files):
-        steps.append(Step(StepKind.SKIP, "man pages and completions", "this build has none; make dist packs them"))
+        steps.append(Step(StepKind.SKIP, "man pages", "this build has none; make dist packs them"))
     for path in sorted(before.keys() - wanted):
         # An earlier version brought it.
         left = _taken(Path(path), before)

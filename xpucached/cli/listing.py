@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import fields, replace
@@ -20,6 +21,7 @@ from xpucached.domain.queries import EntryPage, EntryQuery
 from xpucached.errors import NotFound, RequestError, Unavailable, XpucachedError
 from xpucached.printing import plain
 from xpucached.render import entries
+from xpucached.render.entries import brief
 from xpucached.render.text import count
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ def ls(output: Output) -> int:
     """Print the entries that match; gives the exit status."""
     shown, last = 0, ""
     given = output.options
-    pages = _pages(output.client, given) if given.sort is None and given.since is None else _sorted(output)
+    narrowed = given.since is not None or bool(given.patterns)
+    pages = _sorted(output) if given.sort is not None or narrowed else _pages(output.client, given)
     for answer in pages:
         page = answer.value
         if not shown and not page.entries:
@@ -57,7 +60,7 @@ def ls(output: Output) -> int:
             say(("\n" if before else "") + entries.entries(page.entries, output.style))
             last = entries.entry_total(page, shown)
         elif not shown:
-            narrowed = given.since is not None or any(one is not None for one in _filters(given).values())
+            narrowed = narrowed or any(one is not None for one in _filters(given).values())
             last = "no entries match" if narrowed else "no entries"
     say(last)
     return 0
@@ -81,12 +84,22 @@ def _sorted(output: Output) -> Iterator[Answer[EntryPage]]:
     if given.since is not None:
         begin = output.style.now - timedelta(seconds=min(given.since, values.LONGEST))
         rows = [row for row in rows if row[0].first_seen >= begin]
+    if given.patterns:
+        rows = [row for row in rows if any(fnmatchcase(name, one) for name in _names(row[0]) for one in given.patterns)]
     if given.sort is not None:
         # The largest, newest and dearest come first.
         rows.sort(key=lambda row: _KEYS[given.sort](row[0]), reverse=given.sort != "driver")
     total, size = len(rows), sum(one.entry.allocated for one, _ in rows)
     rows = rows[:limit]
     yield Answer({"entries": [data for _, data in rows], "total": total, "size": size, "next": None}, kind)
+
+
+def _names(one: IndexedEntry) -> Iterator[str]:
+    """Yield by what an entry may be named: by its ref, its kernels, and the models that use it."""
+    yield one.entry.id.ref
+    yield from one.models
+    for kernel in one.entry.kernels:
+        yield from (kernel.display, brief(kernel.display), kernel.name)
 
 
 _MOST_SORTED: Final = 100_000
@@ -102,8 +115,10 @@ _KEYS: Final[Mapping[str, Callable[[IndexedEntry], float | str]]] = {
 
 def of_everyone(output: Output) -> int:
     """Print the entries of all users that match, user after user; gives the exit status."""
-    if output.options.sort is not None or output.options.since is not None:
-        raise RequestError("ls of all users cannot be sorted", hint="say whose: xpucachectl --of USER ls")
+    if output.options.sort is not None or output.options.since is not None or output.options.patterns:
+        raise RequestError(
+            "ls of all users cannot be sorted or narrowed by name or age", hint="say whose: xpucachectl --of USER ls"
+        )
     parts = list(everyone.ask(output.client, _request(output.options, 0, None, _FIRST)))
     pages = [part.answer.value for part in parts if part.answer is not None]
     whole = EntryPage((), sum(page.total for page in pages), sum(page.size for page in pages), None)

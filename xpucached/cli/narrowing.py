@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_PATTERN: Final = re.compile(r"[*?\[]")
+"""What no name of a model or job holds, and each pattern."""
+
 
 class _List(Struct, frozen=True):
     """What rows of a list can be told apart by."""
@@ -97,11 +100,28 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def settle(options: argparse.Namespace) -> None:
+    """Take the one name that a list may be asked for as a pattern, if it is one."""
+    name = {"runs": "model", "jobs": "id"}.get(options.verb, "")
+    given = getattr(options, name, None) if name else None
+    if given is not None and _PATTERN.search(given):
+        options.patterns = [given]
+        setattr(options, name, None)
+
+
 def is_asked(output: Output) -> bool:
     """Return whether only a part of a list is asked for."""
     known = _LISTS.get(output.options.verb)
     names = ("patterns", "state", "since", "sort", *(("limit",) if known is not None and not known.limited else ()))
     return known is not None and any(getattr(output.options, name, None) for name in names)
+
+
+def most(output: Output) -> int:
+    """Return how many rows to ask for where the request has a limit: what is left out here is no row of these."""
+    from xpucached.api.looking import MAX_PAGE  # noqa: PLC0415 - who declares options has no need of it
+
+    limit: int = output.options.limit
+    return MAX_PAGE if is_asked(output) else limit
 
 
 def refuse(output: Output) -> None:

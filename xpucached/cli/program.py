@@ -71,6 +71,10 @@ def _done(options: Namespace) -> int:
         from xpucached.cli import inspecting  # noqa: PLC0415 - no other command reads programs
 
         return inspecting.run(options)
+    if options.verb == "completion":
+        from xpucached.cli import completion  # noqa: PLC0415 - as above
+
+        return completion.run(options)
     if options.verb.startswith("bundle ") or (options.verb == "replay" and options.bundle is not None):
         from xpucached.cli import bundles  # noqa: PLC0415 - no other command waits for what it loads
 

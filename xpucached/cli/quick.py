@@ -48,10 +48,14 @@ _OF_HOST = {"status": "/v1/host", "usage": "/v1/overview", "version": "/v1"}
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color", "--no-trunc", "--utc"})
 _SCOPES = frozenset({"--user", "--system"})
 _SYNTAXES = frozenset({"--shell", "--systemd", "--docker", "--environment-d"})
+_MANY = "--limit=1000"
+"""How completions ask for entries: for as many as there may be on a page."""
+_MORE = {"env": _SYNTAXES, "ls": frozenset({_MANY}), "status": frozenset({"--check"})}
+"""Further options of single commands."""
 _COMPOSED = frozenset({"config", "env", "version"})
 """Commands whose --json output only the full client can compose."""
 _ENTRIES = "/v1/entries?limit=1000"
-"""What is asked for `ls --json`: as many as there may be on a page."""
+"""What is asked for `ls --json`, and with that option: as many as there may be on a page."""
 _LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What monitoring systems call the exit statuses of a check."""
 
@@ -71,7 +75,7 @@ def answer(argv: Sequence[str]) -> int | None:
     if command not in _PATHS and words:
         command, name = " ".join([*words[:-1], "{}"]), words[-1]
     verb = command.partition(" ")[0]
-    known = _OPTIONS | ({"--check"} if verb == "status" else _SYNTAXES if verb == "env" else frozenset())
+    known = _OPTIONS | _MORE.get(verb, frozenset())
     if command not in _PATHS or not given <= known or {"--user", "--system"} <= given or (name and not _is_plain(name)):
         return None
     for path, owner in _daemons(given):
@@ -176,7 +180,7 @@ class Command:
         self.given = given
         self.quiet = not given.isdisjoint({"-q", "--quiet"})
         paths = _OF_HOST if path in {sockets.PUBLIC, sockets.ADMIN} else _PATHS
-        self.target = paths[command].replace("{}", name)
+        self.target = _ENTRIES if _MANY in given else paths[command].replace("{}", name)
 
     def text(self, form: str, target: str = "") -> str:
         """Return the daemon's text in one of its forms.  Raises `LookupError` if there is none."""
@@ -230,7 +234,7 @@ def _written(wanted: Command) -> tuple[str, int]:
     if wanted.verb == "version":
         return f"xpucachectl {__version__}\nxpucached {printing.safe(wanted.text('names').rstrip())}\n", 0
     if wanted.quiet:
-        if wanted.verb == "ls":
+        if wanted.verb == "ls" and _MANY not in wanted.given:
             raise LookupError
         return printing.lines(wanted.text("names")), 0
     style = _style(wanted.given)
