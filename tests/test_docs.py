@@ -192,7 +192,16 @@ def test_every_command_is_in_the_manual_and_no_other() -> None:
     told = [code.removeprefix("xpucachectl ") for code in first(rows(section(page("docs/operations.md"), "Commands")))]
 
     assert sorted(told) == sorted(verbs(arguments._parser()))
-    assert set(told) == {*commands.COMMANDS, *bundles.ORDERS, *fleet.COMMANDS, "inspect", "setup", "run", "trace"}
+    assert set(told) == {
+        *commands.COMMANDS,
+        *bundles.ORDERS,
+        *fleet.COMMANDS,
+        "inspect",
+        "setup",
+        "run",
+        "trace",
+        "completion",
+    }
 
 
 @pytest.mark.parametrize(
@@ -213,7 +222,16 @@ def test_every_command_line_that_a_page_shows_can_be_typed(name: str) -> None:
         if (
             words[0].isupper()
             or (words[0] == "bundle" and len(words) == 2)
-            or words in (["model", "add"], ["show"], ["why"], ["inspect"], ["model", "history"], ["fleet", "diff"])
+            or words
+            in (
+                ["model", "add"],
+                ["show"],
+                ["why"],
+                ["inspect"],
+                ["model", "history"],
+                ["fleet", "diff"],
+                ["completion"],
+            )
         ):
             continue
         arguments.parse(words)

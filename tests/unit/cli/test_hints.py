@@ -77,4 +77,6 @@ def test_a_job_is_found_and_ended_by_what_is_printed() -> None:
 def test_all_commands_that_ask_a_daemon_are_known() -> None:
     parser = arguments._parser()
     choices = next(one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction))
-    assert {*choices} - {"bundle", "fingerprint", "fleet", "inspect", "setup", "version"} == {*hints.VERBS}
+    assert {*choices} - {"bundle", "fingerprint", "fleet", "inspect", "setup", "version", "completion"} == {
+        *hints.VERBS
+    }
