@@ -26,10 +26,25 @@ MESSAGES: Final[Mapping[str, str]] = {
     "model-failed": "d30755ec49f34466b5131fc7b446ea7a",
     "evicted": "2ab8b78b60f344ed8801cf79362c791a",
     "alarm": "5d65c777635e412f9be3b1668008b0a3",
+    "replayed": "b9c9d2112d974a44b282d0f0a7060ab9",
+    "compiling-while-serving": "6fcba5eaef2d4c65a3231725cf04d06c",
+    "automatic-job-failed": "4d5250a5a8b840cbb024e9a3ae6c600c",
+    "catalog-rebuilt": "bd5fb94ad3174696a123cbe9ad3f0e9c",
 }
 """What is told with an id, and the id."""
 
-_PRIORITIES: Final[Mapping[str, int]] = {"model-failed": 4, "alarm": 3}
+SENTENCES: Final[Mapping[str, str]] = {
+    "compiling-while-serving": "a program of a service compiles and makes its users wait",
+    "automatic-job-failed": "something that the daemon does by itself failed",
+    "catalog-rebuilt": "the catalog could not be used and was made anew",
+}
+"""What is told where the event's own sentence quotes what only its user may read."""
+
+_PRIORITIES: Final[Mapping[str, int]] = {
+    "model-failed": 4,
+    "alarm": 3,
+    **dict.fromkeys(SENTENCES, 4),
+}
 _JOURNAL: Final = Path("/run/systemd/journal/socket")
 _LONGEST: Final = 16 << 10  # longer ones would need a file of their own, and nobody reads them
 

@@ -301,7 +301,8 @@ class Daemon:
                 # The journal has other readers, too.
                 shown = of_event(event)
                 fields = {name: text for name, text in shown.fields.items() if text != HIDDEN}
-                systemd.tell(what, shown.message, {**fields, **user})
+                message = systemd.SENTENCES[what] if shown.message == HIDDEN else shown.message
+                systemd.tell(what, message, {**fields, **user})
 
     async def _follow_configuration(self) -> None:
         while True:

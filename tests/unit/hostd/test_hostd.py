@@ -33,9 +33,10 @@ from xpucached.cli import arguments
 from xpucached.daemon import host_daemon, rights, user_daemon
 from xpucached.domain.checks import CheckState, Level, check_host
 from xpucached.domain.host import Problem
-from xpucached.domain.jobs import Job, JobState
+from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.secrecy import HIDDEN, of_event
 from xpucached.domain.status import Verdict
 from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatus, WorkerState
 from xpucached.errors import Busy, Conflict, Denied, NotFound, SettingsError, Unavailable, XpucachedError
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_values
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from xpucached.domain.jobs import Event
     from xpucached.settings import Settings
 
 K = TypeVar("K")
@@ -1379,3 +1379,26 @@ def test_a_worker_whose_user_has_no_name_now_goes_on(monkeypatch: pytest.MonkeyP
     asyncio.run(user_daemon.Daemon._tell(worker))  # type: ignore[arg-type] # nothing else of it is asked
 
     assert told == [{"user": str(OURS)}]
+
+
+def test_the_journal_hears_what_happened_and_not_what_it_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[object, ...]] = []
+
+    async def events(_since: int) -> AsyncIterator[Event]:
+        yield Event(1, api_stub.NOW, "compiling-while-serving", "a secret", {"unit": "x.service", "command": "--token"})
+        yield Event(2, api_stub.NOW, "replayed", "2 entries rebuilt in 1.0 s, 0 failed", {"rebuilt": "2"})
+        yield Event(3, api_stub.NOW, "model-added", "net", {"model": "net"})
+
+    monkeypatch.setattr(systemd, "tell", lambda *words: told.append(words))
+    context = SimpleNamespace(events=SimpleNamespace(began=0, subscribe=events))
+    daemon = SimpleNamespace(_options=SimpleNamespace(worker=False), _service=SimpleNamespace(context=context))
+    asyncio.run(user_daemon.Daemon._tell(daemon))  # type: ignore[arg-type] # nothing else of it is asked
+
+    assert told[1:] == [
+        ("compiling-while-serving", systemd.SENTENCES["compiling-while-serving"], {"unit": "x.service"}),
+        ("replayed", "2 entries rebuilt in 1.0 s, 0 failed", {"rebuilt": "2"}),
+    ]
+    # What an event itself may not say has a sentence of ours, and only that.
+    for what in systemd.MESSAGES.keys() - {"started", "model-warmed", "model-failed"}:
+        hidden = of_event(Event(1, api_stub.NOW, what, "a secret", {})).message == HIDDEN
+        assert hidden == (what in systemd.SENTENCES)
