@@ -29,8 +29,9 @@ const WAYS = [
   () => ask(['--user']),
 ];
 
-// Which way worked is kept until it does not.
+// Which way worked is kept until it does not, or until somebody gets administrative access or gives it back.
 let ways = WAYS;
+cockpit.dbus(null, { bus: 'internal' }).proxy('cockpit.Superuser', '/superuser').addEventListener('changed', () => { ways = WAYS; });
 const overview = async (user) => {
   if (user) return ask(['--of', user], 'try');
   let first = null;

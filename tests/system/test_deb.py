@@ -253,6 +253,7 @@ def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> N
         assert machine.show("xpucached.service", "ActiveState") == "inactive"
         machine.run("systemctl", "enable", "--now", "xpucached.service")
         answers(machine)
+        explains_its_journal(machine)
         hears_of_new_gpus(machine)
         may_pause_longer(machine)
         # What differs between the two is Python, systemd and dpkg, not the rest.
@@ -297,6 +298,13 @@ for name in card0 renderD128; do
     echo "$name $(SYSTEMD_DEVICE_VERIFY_SYSFS=0 udevadm test --action=add $PWD/$name 2>&1 | grep -o SYSTEMD_WANTS=.*)"
 done
 """
+
+
+def explains_its_journal(machine: hosts.Machine) -> None:
+    """See that the journal says what a message means, and what to do."""
+    said = machine.journal("-x", "XPUCACHED_EVENT=started")
+    assert "Subject: xpucached is ready" in said
+    assert "How the host stands: xpucachectl status" in said
 
 
 def hears_of_new_gpus(machine: hosts.Machine) -> None:

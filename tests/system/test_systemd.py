@@ -20,6 +20,22 @@ if TYPE_CHECKING:
 PORT: Final = "127.0.0.1:9845"
 DROP_IN: Final = "/etc/systemd/system/xpucached.service.d"
 FIGURES: Final = f"import urllib.request as r; print(r.urlopen('http://{PORT}/v1/metrics', timeout=9).read().decode())"
+LOOK: Final = """
+import json, subprocess, urllib.error, urllib.request
+web = subprocess.Popen(["xpucachectl", "web"], stdout=subprocess.PIPE, text=True)
+place, _, token = web.stdout.readline().strip().partition("/#")
+def get(path, token):
+    asked = urllib.request.Request(f"{place}/v1/{path}", headers={"Authorization": f"Bearer {token}"})
+    try:
+        return json.load(urllib.request.urlopen(asked, timeout=60))["data"]
+    except urllib.error.HTTPError as error:
+        return error.code
+host, alice = get("overview", token), get("users/alice/overview", token)
+refused = [get("overview", ""), get("users/alice/overview", "x")]
+print(json.dumps({"host": host, "alice": alice, "refused": refused}))
+web.terminate()
+web.wait()
+"""
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(240)]
 
@@ -247,6 +263,25 @@ def test_root_without_a_user_means_all_of_them(house: House) -> None:
         assert "hello" not in house.ctl("--system", "model", "list", user="bob", check=None)
     finally:
         house.ctl("--of", "bob", "model", "remove", "bobs")
+
+
+def test_root_looks_at_what_workers_said_and_at_each_user_s_page(house: House) -> None:
+    machine = house.machine
+    told = {one["user"]: one for one in json.loads(house.ctl("usage", "--json"))["data"]["users"]}
+    assert {"alice", "bob", "carol"} <= set(told)
+    assert (told["alice"]["warm"], told["alice"]["verdict"]) == (1, "warm")
+    assert told["alice"]["allocated"] == sum(int(str(one["allocated"])) for one in house.entries("alice")) > 0
+    assert "alice" in house.ctl("top")
+    house.ctl("report", "--html", "/root/host.html")
+    assert '"user":"alice"' in machine.read("/root/host.html")
+    assert machine.out("stat", "-c", "%a", "/root/host.html") == "600"
+    # The host's page leads to those of the users.  Who has no token gets neither.
+    seen = json.loads(machine.out("python3", "-c", LOOK))
+    assert seen["host"]["users"]
+    assert [(one["model"], one["warmth"], one["since"] is None) for one in seen["alice"]["models"]] == [
+        ("hello", "warm", False)
+    ]
+    assert seen["refused"] == [401, 401]
 
 
 def test_an_administrator_looks_and_tends_but_decides_nothing(house: House) -> None:
