@@ -219,13 +219,13 @@ def test_every_query_of_the_board_finds_something_in_a_real_prometheus(tmp_path:
         promtool()
     now = int(time.time()) // 60 * 60
     head, lines = metrics.metrics(STATUS, OVERVIEW, DAYS, openmetrics=True), []
-    for step in range(0, 26 * 60, 5):
+    for step in (*range(0, 1500, 5), *range(1500, 26 * 60)):
         at = now - (26 * 60 - step) * 60
         for line in head.splitlines():
             if not line.startswith("#"):
                 name, _, value = line.rpartition(" ")
                 name = name.replace("{", '{instance="h",', 1) if "{" in name else f'{name}{{instance="h"}}'
-                grown = float(value) * (step + 1) if "_total" in name else float(value) + (step > 1500)
+                grown = float(value) * (step + 1) if "_total" in name else float(value) + (step > 1546)
                 lines.append((name.partition("{")[0], f"{name} {grown} {at}"))
     (tmp_path / "in").write_text("\n".join(line for _, line in sorted(lines)) + "\n# EOF\n")
     promtool("tsdb", "create-blocks-from", "openmetrics", str(tmp_path / "in"), str(tmp_path / "data"))
@@ -240,8 +240,7 @@ def test_every_query_of_the_board_finds_something_in_a_real_prometheus(tmp_path:
             for query in queries(board()):
                 asked = urllib.parse.urlencode({"query": query, "time": now - 600})
                 found_some = _ask(f"http://{place}/api/v1/query?{asked}")
-                # The driver did not change in those five minutes.
-                assert found_some or query.startswith("changes("), query
+                assert found_some, query
         finally:
             server.terminate()
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 KEPT_DAYS: Final = 800
 """Days that are kept: two years, and some more."""
+_BEFORE: Final = "0000-00-00"
+"""The row of all days before those, added up: what is counted since the beginning must not fall."""
 KEPT_CHANGES: Final = 1000
 """Changes of warmth that are kept of each model …"""
 KEPT_MODELS: Final = 1000
@@ -58,8 +60,14 @@ def note_state(connection: sa.Connection, now: datetime, entries: int, allocated
 
 def _put(connection: sa.Connection, row: Mapping[str, object], update: Mapping[str, object]) -> None:
     connection.execute(insert(DAYS).values(**row).on_conflict_do_update(index_elements=[DAYS.c.day], set_=dict(update)))
-    oldest = sa.select(DAYS.c.day).order_by(DAYS.c.day.desc()).limit(1).offset(KEPT_DAYS).scalar_subquery()
-    connection.execute(sa.delete(DAYS).where(DAYS.c.day <= oldest))
+    c = DAYS.c
+    kept = sa.select(c.day).where(c.day > _BEFORE).order_by(c.day.desc()).limit(1).offset(KEPT_DAYS)
+    oldest = connection.scalar(kept)
+    if oldest is not None:
+        sums = sa.select(*(sa.func.sum(c[name]).label(name) for name in _AT_FIRST)).where(c.day <= oldest)
+        before = {**connection.execute(sums).mappings().one(), "entries": None, "allocated": None, "day": _BEFORE}
+        connection.execute(sa.delete(DAYS).where(c.day <= oldest))
+        connection.execute(sa.insert(DAYS).values(before))
 
 
 def note_loads(connection: sa.Connection, loads: Collection[Load], rate: float, now: datetime) -> None:
@@ -88,8 +96,13 @@ _COST: Final = (
 def days_between(connection: sa.Connection, since: str = "", until: str = "9999-12-31") -> tuple[Day, ...]:
     """Return the days that something is known of, the oldest first, from one to another."""
     c = DAYS.c
-    rows = connection.execute(sa.select(DAYS).where(c.day >= since, c.day <= until).order_by(c.day)).mappings()
-    return tuple(_day(row) for row in rows)
+    asked = sa.select(DAYS).where(c.day > _BEFORE, c.day >= since, c.day <= until).order_by(c.day)
+    return tuple(_day(row) for row in connection.execute(asked).mappings())
+
+
+def since_the_beginning(connection: sa.Connection) -> tuple[Day, ...]:
+    """Return all days that are kept; first of them, where there were more, those before them as if they were one."""
+    return tuple(_day(row) for row in connection.execute(sa.select(DAYS).order_by(DAYS.c.day)).mappings())
 
 
 def _day(row: sa.RowMapping) -> Day:

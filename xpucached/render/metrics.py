@@ -74,7 +74,7 @@ def _known(label: str, words: Iterable[str], found: Mapping[str, float]) -> list
 
 
 def metrics(status: Status, overview: Overview, days: Sequence[Day], *, openmetrics: bool = False) -> str:
-    """Write the figures of a user's daemon; ``days`` are all that are kept."""
+    """Write the figures of a user's daemon; ``days`` are all since the beginning."""
     page = Families(openmetrics=openmetrics)
     driver = "/".join(one.driver for one in overview.usage.drivers[:4] if one.present)
     _beginning(page, status.version, driver, overview.started, overview.at)

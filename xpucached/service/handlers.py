@@ -102,7 +102,8 @@ async def _overview(service: Service) -> Overview:
 
 async def _metrics(service: Service, asked: looking.GetMetrics) -> str:
     status = await service.status.get()
-    overview, every_day = await service.accountant.overview(status), await service.context.read(days.days_between)
+    overview = await service.accountant.overview(status)
+    every_day = await service.context.read(days.since_the_beginning)
     openmetrics = asked.format is looking.MetricsFormat.OPENMETRICS
     return await asyncio.to_thread(metrics.metrics, status, overview, every_day, openmetrics=openmetrics)
 

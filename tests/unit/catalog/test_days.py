@@ -117,6 +117,11 @@ def test_days_are_kept_for_two_years(catalog: Catalog) -> None:
     assert len(kept) == days.KEPT_DAYS
     assert kept[-1].day == days.day_of(NOW + timedelta(days=days.KEPT_DAYS + 2))
     assert catalog.read(days.days_between, kept[3].day, kept[5].day) == kept[3:6]
+    # What is counted since the beginning never falls: to Prometheus that would be a new beginning.
+    everything = catalog.read(days.since_the_beginning)
+    assert everything[1:] == kept
+    assert sum(one.changes for one in everything) == days.KEPT_DAYS + 3
+    assert (everything[0].loads, everything[0].entries) == (None, None)
 
 
 def test_only_what_changes_is_a_change_of_warmth(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
