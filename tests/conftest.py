@@ -36,7 +36,7 @@ import psutil
 import pytest
 
 from tests import REPOSITORY
-from tests.support import forks, hosts
+from tests.support import bundles, forks, hosts
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
 from tests.support.faults import Faults, build, with_store
@@ -262,6 +262,17 @@ def struck(home: Path, short_dir: Path, strike: Faults, sycl_store: SyclStore) -
         one.variables = strike.variables
         with_store(one, sycl_store)
         yield one
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle of one entry; the key that signed it lies beside."""
+    pytest.importorskip("cryptography")
+    from xpucached.bundle import trust  # noqa: PLC0415 - an extra
+
+    place = tmp_path_factory.mktemp("signed")
+    trust.keygen(place / "key")
+    return bundles.signed(place / "bundle", str(place / "key.key"))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support import bundles, forks, registries
-from xpucached.bundle import members, trust
+from tests.support.bundles import content
+from xpucached.bundle import members
 from xpucached.bundling import registries as bundling
 from xpucached.domain.bundles import PullBundle, PushBundle, RegistryAccess
 from xpucached.errors import BadBundle
@@ -38,22 +39,10 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRegistry]
         yield one
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("cryptography")
-    place = tmp_path_factory.mktemp("signed")
-    trust.keygen(place / "key")
-    return bundles.signed(place / "bundle", str(place / "key.key"))
-
-
 @pytest.fixture
 def access(registry: RealRegistry, home: Path) -> RegistryAccess:
     registries.log_in(home / ".docker", registry.host)
     return RegistryAccess(registry.ca_file)
-
-
-def content(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def ctl(*words: object, status: int = 0, **variables: str) -> dict[str, object]:

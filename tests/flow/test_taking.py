@@ -17,12 +17,14 @@ from tests.support import bundles, registries
 from tests.support.daemons import daemon
 from xpucached.bundle import trust
 from xpucached.bundling.__main__ import carry_out
+from xpucached.bundling.merging import merge
 from xpucached.bundling.registries import push
 from xpucached.domain.bundles import (
     ExportBundle,
     FetchBundles,
     FetchReport,
     MakeKey,
+    MergeBundles,
     PushBundle,
     RegistryAccess,
 )
@@ -50,9 +52,14 @@ def test_what_the_configuration_names_lies_there(home: Path, tmp_path: Path, mon
     trust.keygen(tmp_path / "key")
     first = bundles.signed(tmp_path / "first", str(tmp_path / "key.key"))
     plain = bundles.tar(bundles.good())
-    other = bundles.forge(tmp_path / "other", bundles.packed(plain), bundles.facts(plain, made_by="x"))
+    unsigned = bundles.forge(tmp_path / "unsigned", bundles.packed(plain), bundles.facts(plain, made_by="x"))
+    other = tmp_path / "other"
+    twin = bundles.forge(tmp_path / "twin", bundles.packed(plain), bundles.facts(plain, made_by="y"))
+    merge(MergeBundles((twin,), other, sign=str(tmp_path / "key.key")), lambda *_: None)
+    keys = home / ".config/xpucached/trust.d"
+    keys.mkdir(parents=True)
+    shutil.copy(tmp_path / "key.pub", keys)
     folder, config = tmp_path / "folder", home / ".config/xpucached/xpucached.toml"
-    config.parent.mkdir(parents=True)
     config.write_text("", encoding="utf-8")
     with pytest.raises(RequestError, match="names no bundle"):
         fetched()
@@ -90,6 +97,12 @@ def test_what_the_configuration_names_lies_there(home: Path, tmp_path: Path, mon
         assert "answered 500" in now.bundles[1].error
         assert sorted(map(str, folder.iterdir())) == sorted(map(str, (now.bundles[0].path, there[1])))
         assert now.bundles[0].path is not None
+        assert content(now.bundles[0].path) == content(other)
+
+        # What nobody signs is not fetched, and what was there stays.
+        registry.instead = None
+        push(PushBundle(unsigned, places[0], RegistryAccess(plain_http=True)), lambda *_: None)
+        assert "is not signed" in fetched(status=1).bundles[0].error
         assert content(now.bundles[0].path) == content(other)
 
         # What is not named any more goes.

@@ -144,6 +144,11 @@ def write(place: Path, files: Mapping[str, bytes]) -> Path:
     return place
 
 
+def content(root: Path) -> dict[str, bytes]:
+    """Return all files below a folder."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
 def bomb(begin: bytes, size: int) -> bytes:
     """Compress some bytes, and then so many zeros, as gzip."""
     one = zlib.compressobj(9, zlib.DEFLATED, 31)

@@ -195,7 +195,8 @@ def test_the_accounts_are_made_and_the_daemon_s_may_open_nothing() -> None:
     lines = (SYSTEMD / "sysusers.d" / "xpucached.conf").read_text(encoding="utf-8").splitlines()
     words = [shlex.split(line) for line in lines if line and not line.startswith("#")]
 
-    assert [line[:2] for line in words] == [["u", user], ["g", group]]
+    (fetching,) = directives(SYSTEMD / "xpucached-pull.service")["User"]
+    assert [line[:2] for line in words] == [["u", user], ["u", fetching], ["g", group]]
 
 
 def test_the_sockets_are_told_apart_and_only_one_is_for_everybody() -> None:
@@ -236,7 +237,7 @@ def test_bundles_are_fetched_before_the_daemon_is_told_and_lie_where_workers_loo
     folder = loading.load(None, user=True, environ={"HOME": "/h", "XDG_RUNTIME_DIR": "/r"}).bundles.folder
     assert folder == Path("/var/cache", unit["CacheDirectory"][0])
     # Who has a network reads no home and no store.
-    assert (unit["ProtectHome"], unit["User"]) == (["yes"], [sockets.ACCOUNT])
+    assert (unit["ProtectHome"], unit["User"]) == (["yes"], ["xpucached-pull"])
 
 
 @pytest.mark.parametrize("uid", [0, -1])

@@ -160,6 +160,10 @@ class Bundle:
         if len({(one.facts.content, one.facts.target) for one in self.members}) != len(self.members):
             raise BadBundle(f"{layout.path} has recipes, or programs for one target, twice")
 
+        size = sum(one.layer.size for one in self.members)
+        if size > words.LARGEST_BUNDLE:
+            raise BadBundle(f"{layout.path} has layers of {size} bytes, more than {words.LARGEST_BUNDLE}")
+
     @property
     def view(self) -> BundleView:
         """What people are shown of it."""

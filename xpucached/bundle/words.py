@@ -32,6 +32,12 @@ LARGEST_JSON: Final = 4 << 20
 LARGEST_BLOB: Final = 1 << 30
 """Bytes of a layer, compressed."""
 
+LARGEST_BUNDLE: Final = 8 << 30
+"""Bytes of all layers of a bundle, compressed."""
+
+LARGEST_TOLD: Final = 32 << 20
+"""Bytes of all that a registry gives of a bundle but layers: manifests, configs, signatures."""
+
 LARGEST_FILE: Final = 64 << 20
 """Bytes of one file in a layer."""
 

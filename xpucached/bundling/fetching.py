@@ -51,7 +51,7 @@ def _fetched(text: str, folder: Path, progress: Progress) -> FetchedBundle:
         if _is_there(place, digest):
             return FetchedBundle(text, digest, place)
         exact = f"{where.host}/{where.repository}@{digest}"
-        registries.pull(PullBundle(exact, place, RegistryAccess(patience=_PATIENCE)), progress)
+        registries.pull(PullBundle(exact, place, RegistryAccess(patience=_PATIENCE), signed=True), progress)
     except XpucachedError as error:
         return FetchedBundle(text, digest, error=error.message)
     except OSError as error:

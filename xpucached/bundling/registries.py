@@ -19,14 +19,14 @@ from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling.inspecting import check
 from xpucached.bundling.signing import signed_view
 from xpucached.domain.bundles import PullReport, PushReport
-from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError, RequestError
+from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError, RequestError, Unsigned
 from xpucached.registry import accounts, reference
 from xpucached.registry.client import Delivery, Registry
 from xpucached.registry.login import Login
 from xpucached.registry.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from xpucached.bundle.members import Bundle
     from xpucached.bundling.progress import Progress
@@ -39,6 +39,8 @@ _MOST_SIGNATURES: Final = 16
 _MOST_LISTED: Final = 64
 """So many of what is listed for one manifest are looked at."""
 _LARGEST_SIGNATURE: Final = 64 << 10
+_ROOM: Final = 64 << 20
+"""Bytes that others keep when a bundle is pulled."""
 
 
 def _registry(where: Reference, access: RegistryAccess, scopes: tuple[str, ...]) -> Registry:
@@ -172,7 +174,7 @@ def _staging(dest: Path) -> Iterator[Path]:
         yield place
     except BaseException as error:
         # What is spoilt, or has nothing in it, is no good for the next one.
-        if isinstance(error, BadBundle) or not any(place.glob("blobs/sha256/*")):
+        if isinstance(error, BadBundle | Unsigned) or not any(place.glob("blobs/sha256/*")):
             shutil.rmtree(place, ignore_errors=True)
         raise
     finally:
@@ -185,11 +187,13 @@ class _Pull:
         self._place = place
         self._progress = progress
         self.names: set[str] = set()  #: digests of all that belongs to it, without ``sha256:``
+        self._told = 0
         self.fetched = self.kept = 0
 
     def keep(self, data: bytes) -> str:
         """Keep a manifest; give its digest."""
         digest = digest_of(data)
+        self._count(len(data))
         path = self._path(digest)
         beside = path.with_name(f"{path.name}.new")
         beside.write_bytes(data)
@@ -204,27 +208,53 @@ class _Pull:
         self.keep(data)
         return parsed(data)
 
-    def blobs(self, manifest: Mapping[str, Json], largest: int = words.LARGEST_BLOB) -> None:
-        """Get what a manifest is made of."""
-        for one in _blobs(manifest):
-            if one.size > largest:
+    def told(self, blobs: Sequence[Descriptor]) -> None:
+        """Get what is small: configs and signatures."""
+        for one in blobs:
+            if one.size > words.LARGEST_JSON:
+                raise BadBundle(f"a blob that should be small has {one.size} bytes: {one.digest}")
+            self._count(one.size)
+            self._blob(one)
+
+    def layers(self, bundle: Bundle) -> None:
+        """Get the layers.  Raises `DiskError` before any comes if there is no room for all."""
+        layers = [one.layer for one in bundle.members]
+        for one in layers:
+            if one.size > words.LARGEST_BLOB:
                 raise BadBundle(f"a layer of the bundle has {one.size} bytes")
-            if one.digest[7:] in self.names:
-                continue
-            path = self._path(one.digest)
-            if self._is_there(path, one):
-                self.kept += one.size
-                continue
+        found = os.statvfs(self._place)
+        need = sum(one.size for one in layers if not self._file(one.digest).exists())
+        if found.f_bavail * found.f_frsize < need + _ROOM:
+            raise DiskError(f"{self._place} has less room than the {need} bytes of the bundle, and some to spare")
+        for one in layers:
+            self._blob(one)
 
-            def tell(done: int, one: Descriptor = one) -> None:
-                self._progress(done >> 10, one.size >> 10, f"fetching {one.digest[7:19]}")
+    def _count(self, size: int) -> None:
+        """Bound what is taken before anybody's signature counts."""
+        self._told += size
+        if self._told > words.LARGEST_TOLD:
+            raise BadBundle(f"the bundle says more than {words.LARGEST_TOLD} bytes of itself")
 
-            came = self._registry.fetch(one.digest, one.size, path, tell)
-            self.fetched += came
-            self.kept += max(0, one.size - came)
+    def _blob(self, one: Descriptor) -> None:
+        if one.digest[7:] in self.names:
+            return
+        path = self._path(one.digest)
+        if self._is_there(path, one):
+            self.kept += one.size
+            return
+
+        def tell(done: int) -> None:
+            self._progress(done >> 10, one.size >> 10, f"fetching {one.digest[7:19]}")
+
+        came = self._registry.fetch(one.digest, one.size, path, tell)
+        self.fetched += came
+        self.kept += max(0, one.size - came)
 
     def _path(self, digest: str) -> Path:
         self.names.add(digest[7:])
+        return self._file(digest)
+
+    def _file(self, digest: str) -> Path:
         return self._place / "blobs/sha256" / digest[7:]
 
     def _is_there(self, path: Path, of: Descriptor) -> bool:
@@ -254,7 +284,7 @@ class _Pull:
             if manifest.get("artifactType") != trust.SIGNATURE or not isinstance(subject, dict):
                 continue
             if descriptor(subject).digest == of.digest:
-                self.blobs(manifest, words.LARGEST_JSON)
+                self.told(_blobs(manifest))
                 found.append(Descriptor(words.MANIFEST, one.digest, one.size, trust.SIGNATURE))
         return found
 
@@ -277,7 +307,7 @@ def pull(order: PullBundle, progress: Progress) -> PullReport:
             raise BadBundle(f"{where.text} is no bundle: it lists no members")
         inside = [descriptor(one) for one in listed]
         for one in inside:
-            todo.blobs(todo.manifest(one))
+            todo.told(_blobs(todo.manifest(one))[:1])
         signatures = [each for one in (top, *inside) for each in todo.signatures(one)][: words.MOST_MEMBERS]
         everything: dict[str, Json] = {
             "schemaVersion": 2,
@@ -287,9 +317,14 @@ def pull(order: PullBundle, progress: Progress) -> PullReport:
         own = {"oci-layout": canonical({"imageLayoutVersion": "1.0.0"}), "index.json": canonical(everything)}
         for name, content in own.items():
             (place / name).write_bytes(content)
-        # All of it is read before it has its name.
         bundle = members.opened(place)
         with bundle.layout:
+            # Who signed it says what it is worth before the rest comes, and who signed nothing sends none.
+            view = signed_view(bundle)
+            if order.signed and view.signer is None:
+                raise Unsigned(f"{where.text} is not fetched: {view.unsigned}", hint="see docs/bundles.md: Signing")
+            todo.layers(bundle)
+            # All of it is read before it has its name.
             check(bundle, progress)
         with LayoutWriter(order.dest) as layout:
             for digest in sorted(todo.names):

@@ -202,6 +202,7 @@ class PullBundle(Struct, frozen=True, tag="pull", tag_field="order"):
     reference: str
     dest: Path
     access: RegistryAccess = RegistryAccess()
+    signed: bool = False  #: only what trusted keys have signed, all of it; seen before any layer comes
 
 
 class FetchBundles(Struct, frozen=True, tag="fetch", tag_field="order"):

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from tests.support import bundles, registries
+from tests.support import registries
+from tests.support.bundles import content
 from tests.support.registries import BASIC, Request, SmallRegistry
-from xpucached.bundle import trust
 from xpucached.bundling import registries as bundling
 from xpucached.domain.bundles import PullBundle, PullReport, PushBundle, PushReport, RegistryAccess
 from xpucached.errors import AlreadyThere, BadBundle, Conflict, NotFound, RegistryDenied, RegistryError, RequestError
@@ -25,7 +25,7 @@ from xpucached.registry.login import Login
 from xpucached.registry.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 ME: Final = Account("me", "word")
 QUICK: Final = RegistryAccess(plain_http=True, patience=0.3)
@@ -36,25 +36,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nothing."""
     monkeypatch.setattr(retrying, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(client, "_LIST_PAUSE", (0.0, 0.001))
-
-
-@pytest.fixture
-def registry(home: Path) -> Iterator[SmallRegistry]:
-    with registries.small() as one:
-        registries.log_in(home / ".docker", one.host)
-        yield one
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("cryptography")
-    place = tmp_path_factory.mktemp("signed")
-    trust.keygen(place / "key")
-    return bundles.signed(place / "bundle", str(place / "key.key"))
-
-
-def content(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def push(registry: SmallRegistry, bundle: Path, tag: str = "v1", **more: str) -> PushReport:
