@@ -20,10 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CHANGES = 1, READS = 2 };
+enum { CHANGES = 1, READS = 2, SYNCS = 4 };
 
 struct control {
-    int32_t armed;   /* which calls are meant: CHANGES, READS */
+    int32_t armed;   /* which calls are meant: CHANGES, READS, SYNCS */
     int32_t error;   /* what they fail with; 0: the program is killed instead */
     int32_t first;   /* the first of them that does */
     int32_t last;    /* and the last one */
@@ -132,8 +132,9 @@ ssize_t pwrite(int file, const void *data, size_t size, off_t at) {
     REAL(pwrite); return meet(CHANGES, file, NULL) ? -1 : real(file, data, size, at); }
 ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) {
     REAL(pwrite64); return meet(CHANGES, file, NULL) ? -1 : real(file, data, size, at); }
-int fsync(int file) { REAL(fsync); return meet(CHANGES, file, NULL) ? -1 : real(file); }
-int fdatasync(int file) { REAL(fdatasync); return meet(CHANGES, file, NULL) ? -1 : real(file); }
+int fsync(int file) { REAL(fsync); return meet(CHANGES | SYNCS, file, NULL) ? -1 : real(file); }
+int syncfs(int file) { REAL(syncfs); return meet(CHANGES | SYNCS, file, NULL) ? -1 : real(file); }
+int fdatasync(int file) { REAL(fdatasync); return meet(CHANGES | SYNCS, file, NULL) ? -1 : real(file); }
 int ftruncate(int file, off_t size) { REAL(ftruncate); return meet(CHANGES, file, NULL) ? -1 : real(file, size); }
 int ftruncate64(int file, off64_t size) { REAL(ftruncate64); return meet(CHANGES, file, NULL) ? -1 : real(file, size); }
 int fchmod(int file, mode_t mode) { REAL(fchmod); return meet(CHANGES, file, NULL) ? -1 : real(file, mode); }

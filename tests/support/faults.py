@@ -29,6 +29,7 @@ class Calls(IntFlag):
 
     CHANGES = 1
     READS = 2
+    SYNCS = 4
 
 
 class _Control(ctypes.Structure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shlex
 from collections import Counter, defaultdict
@@ -19,7 +20,6 @@ from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
     from xpucached.bundle.layout import Descriptor
     from xpucached.bundling.drivers import UsedDriver
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from xpucached.bundling.sources import Selected
     from xpucached.domain.bundles import CompilerLibrary, Compression, ExportBundle
     from xpucached.domain.names import EntryKey, KindName
-    from xpucached.domain.stores import Entry
+    from xpucached.domain.plans import Recipe
+    from xpucached.domain.stores import Entry, EntryId
     from xpucached.domain.targets import Target
+    from xpucached.kinds.interface import Portable
 
 _TWICE: Final = "another slot of the same program travels"
 
@@ -42,6 +44,7 @@ class _Export:
         self._how: Compression = order.compression or packing.usual()
         self.skipped: Counter[str] = Counter()
         self.recipe_count = 0
+        self._packed: dict[EntryId, RecipeLine] = {}  #: the recipes of the programs that travel
 
     def images(self, used: UsedDriver) -> list[Descriptor]:
         """Write an image for each target."""
@@ -77,7 +80,7 @@ class _Export:
         for number, (_, entry) in enumerate(sorted(some.items())):
             self._progress(number, len(some), f"programs for {target.device}")
             try:
-                files = portable.pack(entry)
+                files, recipe = portable.pack(entry)
             except ValueError as error:
                 self.skipped[str(error).partition(":")[0]] += 1
                 continue
@@ -87,6 +90,10 @@ class _Export:
             for name, content in sorted(files.items()):
                 layer.add(f"{target.kind}/{name}", content)
             count += 1
+            with contextlib.suppress(ValueError):  # then it is asked for, and said why there is none
+                line = self._written(entry, portable, recipe, target)
+                portable.recipe(entry.id.store, line, recipe.input)
+                self._packed[entry.id] = line
             names.update(self._chosen.models.get(entry, ()))
         if not count:
             layer.discard()
@@ -113,11 +120,10 @@ class _Export:
     def recipes(self) -> Descriptor | None:
         """Write all recipes, each once."""
         lines: dict[tuple[KindName, str, str], RecipeLine] = {}
-        scratch = self._layout.scratch
         total = len(self._chosen.entries)
         for number, entry in enumerate(self._chosen.entries):
             self._progress(number, total, "recipes")
-            line = self._line(entry, scratch)
+            line = self._packed.get(entry.id) or self._line(entry)
             if line is not None:
                 lines.setdefault((line.kind, line.family, line.at), line)
         if not lines:
@@ -125,13 +131,13 @@ class _Export:
         layer = self._layout.layer(self._how, words.RECIPES_LAYER)
         layer.add(words.LINES, b"".join(members.line(lines[key]) for key in sorted(lines)))
         for name in sorted({one.input for one in lines.values()}):
-            layer.add(f"{words.INPUTS}/{name}", (scratch / name).read_bytes())
+            layer.add(f"{words.INPUTS}/{name}", (self._layout.scratch / name).read_bytes())
         descriptor, diff_id = layer.finish()
         self.recipe_count = len(lines)
         facts = BundleFacts(BundleContent.RECIPES, len(lines), layer.bytes, diff_id, made_by=__version__)
         return members.put_recipes(self._layout, descriptor, facts)
 
-    def _line(self, entry: Entry, scratch: Path) -> RecipeLine | None:
+    def _line(self, entry: Entry) -> RecipeLine | None:
         kind, target = entry.id.store.kind, entry.environment
         portable = KINDS[kind].portable
         if portable is None or target is None:
@@ -141,15 +147,19 @@ class _Export:
             self.skipped[f"no recipe: {found.words}"] += 1
             return None
         try:
-            facts, lineage = portable.facts(found), portable.lineage(found)
+            return self._written(entry, portable, found, target)
         except ValueError as error:
             self.skipped[f"no recipe: {error}"] += 1
             return None
-        digest = hashlib.sha256(found.input).hexdigest()
-        place = scratch / digest
+
+    def _written(self, entry: Entry, portable: Portable, recipe: Recipe, target: Target) -> RecipeLine:
+        """Write what a recipe compiles, once, and return its line.  Raises ValueError for what does not travel."""
+        facts, lineage = portable.facts(recipe), portable.lineage(recipe)
+        digest = hashlib.sha256(recipe.input).hexdigest()
+        place = self._layout.scratch / digest
         if not place.exists():
-            place.write_bytes(found.input)
-        return RecipeLine(kind, target.family, lineage, digest, len(found.input), found.options, facts)
+            place.write_bytes(recipe.input)
+        return RecipeLine(entry.id.store.kind, target.family, lineage, digest, len(recipe.input), recipe.options, facts)
 
 
 def export(order: ExportBundle, progress: Progress) -> ExportReport:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from xpucached.bundle import members
 from xpucached.bundling import drivers
-from xpucached.bundling.inspecting import check, checked_recipes, programs, recipes_in
+from xpucached.bundling.inspecting import check_member, checked_recipes, programs, recipes_in
 from xpucached.bundling.rebuilding import Recompiler, Shard, is_held, wanted
 from xpucached.bundling.signing import signed_view, verdict
 from xpucached.domain.bundles import (
@@ -30,30 +30,32 @@ from xpucached.kinds.table import KINDS
 from xpucached.planning.imports import Taking, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Mapping, Sequence
 
     from xpucached.bundle.members import Bundle, MemberManifest
-    from xpucached.bundle.trust import SignatureVerdict
     from xpucached.bundling.drivers import UsedDriver
     from xpucached.bundling.progress import Progress
-    from xpucached.domain.bundles import CompilerLibrary, ImportBundle, ReplayBundle
+    from xpucached.domain.bundles import ImportBundle, ReplayBundle
     from xpucached.domain.names import KindName
-    from xpucached.domain.plans import Recipe
-    from xpucached.domain.targets import Target
-    from xpucached.kinds.interface import Rebuilder
+    from xpucached.kinds.batches import Batch
     from xpucached.planning.imports import Taken
 
 _ROOM: Final = 2
 """So many times the bytes of a bundle must be free."""
-_PUBLISHERS: Final = 4
-
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
 
 
-class _Import:
+class _Staged(NamedTuple):
+    """Programs of an image that lie beside a store."""
+
+    batch: Batch
+    made: list[MadeEntry]  #: what each is when it is in its place, but for its key
+
+
+class _Import(contextlib.ExitStack):
+    """What was not published when it ends goes."""
+
     def __init__(self, order: ImportBundle, bundle: Bundle, used: UsedDriver) -> None:
+        super().__init__()
         self._order = order
         self._bundle = bundle
         self._used = used
@@ -62,97 +64,78 @@ class _Import:
         self.published: list[MadeEntry] = []
         self.present = 0
         self.skipped: Counter[str] = Counter()
-        self._signers: dict[str, str] = {}
-
-    def _signed(self, member: MemberManifest) -> SignatureVerdict:
-        return verdict(self._bundle, member)
+        self._staged: dict[str, _Staged] = {}
 
     def judge_all(self, progress: Progress) -> None:
-        """Read all of the bundle, and say what becomes of each image.  Raises `BadBundle` and `Unsigned`."""
+        """Read all of the bundle, and say what becomes of each image.  Raises `BadBundle`, `Unsigned` and `DiskError`.
+
+        What may be published is written beside its store meanwhile: no program looks there.
+        """
         targets = self._used.driver.environments
         allowed = self._order.binaries is not Binaries.NEVER
         images = [one for one in self._bundle.members if one.facts.content is BundleContent.BINARIES]
+        signed = {one.manifest.digest: verdict(self._bundle, one) for one in images}
+        fitting = [one for one in images if allowed and one.facts.target in targets]
+        may = [] if self._order.dry_run else [one for one in fitting if signed[one.manifest.digest].signer is not None]
+        self._room(may)
         # To read what compiles here takes seconds, and says nothing of programs for other targets.
-        if allowed and any(one.facts.target in targets for one in images):
-            with self._used.compiler_meanwhile() as compiler:
-                check(self._bundle, progress)
-                self._decide(images, compiler(), allowed=allowed)
-        else:
-            check(self._bundle, progress)
-            self._decide(images, (), allowed=allowed)
-
-    def _decide(
-        self, images: Sequence[MemberManifest], compiler: tuple[CompilerLibrary, ...], *, allowed: bool
-    ) -> None:
-        targets = self._used.driver.environments
+        with self._used.compiler_meanwhile() if fitting else contextlib.nullcontext(tuple) as compiler:
+            for one in self._bundle.members:
+                if one in may:
+                    self.stage(one, signed[one.manifest.digest].signer or "", progress)
+                else:
+                    check_member(self._bundle, one, progress)
+            libraries = compiler()
         isa = {one: self._used.isa(one) for one in targets}
         for one in images:
-            signed = self._signed(one)
-            self._signers[one.manifest.digest] = signed.signer or ""
-            taken = judge(one.facts, signed.signer, signed.why, targets, compiler, isa, allowed=allowed)
-            self.taken.append((one, taken))
+            by = signed[one.manifest.digest]
+            self.taken.append((one, judge(one.facts, by.signer, by.why, targets, libraries, isa, allowed=allowed)))
         ours = [each for _, each in self.taken if each.taking is not Taking.LEAVE]
         if self._order.binaries is Binaries.REQUIRE and not any(one.taking is Taking.PUBLISH for one in ours):
             why = next((one.why for _, one in self.taken), "it holds none")
             raise Unsigned(f"no compiled programs can be taken in: {why}", hint="leave out --binaries=require")
 
-    def room(self) -> None:
-        """See that there is room for all of it.  Raises `DiskError`."""
-        need = _ROOM * sum(one.facts.bytes for one, taken in self.taken if taken.taking is Taking.PUBLISH)
+    def _room(self, members_: Sequence[MemberManifest]) -> None:
+        """See that there is room for all that may be published.  Raises `DiskError`."""
+        need = _ROOM * sum(one.facts.bytes for one in members_)
         for root in set(self.stores.values()):
             there = next(one for one in (root, *root.parents) if one.exists())
             found = os.statvfs(there)
             if found.f_bavail * found.f_frsize < need:
                 raise DiskError(f"{there} has less room than the {need} bytes that this takes")
 
+    def stage(self, member: MemberManifest, signer: str, progress: Progress) -> None:
+        """Read the programs of an image, and write those beside their store that are not there: what is there stays."""
+        kind = KINDS.get(member.facts.kind) if member.facts.kind else None
+        if kind is None or kind.portable is None:
+            check_member(self._bundle, member, progress)
+            return
+        root = self.stores[kind.name]
+        _make(root)
+        staged = _Staged(self.enter_context(kind.portable.batch(root)), [])
+        self._staged[member.manifest.digest] = staged
+        for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
+            progress(number, member.facts.entries, f"{member.facts.content}")
+            if is_held(root / leaf):
+                self.present += 1
+                continue
+            staged.batch.add(recipe, target, binary)
+            digest = program_digest(binary).hexdigest()
+            staged.made.append(MadeEntry(kind.name, root, recipe.entry.key, digest, target.family, signer=signer))
+
     def publish(self, progress: Progress) -> None:
-        """Put programs into their stores, and count those that are there already: these stay."""
+        """Put programs into their stores, once the disk has them; what has come there meanwhile stays."""
         for member, taken in self.taken:
-            if taken.taking is not Taking.PUBLISH or member.facts.kind is None:
+            staged = self._staged.get(member.manifest.digest)
+            if taken.taking is not Taking.PUBLISH or staged is None:
                 continue
-            root, rebuilder = self.stores[member.facts.kind], KINDS[member.facts.kind].rebuilder
-            if rebuilder is None:
-                continue
-            signer = self._signers.get(member.manifest.digest, "")
-
-            def one(
-                of: tuple[Target, Recipe, bytes, str],
-                root: Path = root,
-                rebuilder: Rebuilder = rebuilder,
-                signer: str = signer,
-            ) -> MadeEntry | None:
-                target, recipe, binary, leaf = of
-                key = None if is_held(root / leaf) else rebuilder.publish(recipe, target, binary, root)
+            progress(0, 0, "waiting for the disk")
+            for number, (one, key) in enumerate(zip(staged.made, staged.batch.publish(), strict=True), start=1):
+                progress(number, len(staged.made), "publishing")
                 if key is None:
-                    return None
-                digest = program_digest(binary).hexdigest()
-                return MadeEntry(target.kind, root, key, digest, target.family, signer=signer)
-
-            for number, made in enumerate(_at_once(one, programs(self._bundle, member, root)), start=1):
-                progress(number, member.facts.entries, "publishing")
-                if made is None:
                     self.present += 1
                 else:
-                    self.published.append(made)
-
-
-def _at_once(work: Callable[[_Given], _Made], items: Iterator[_Given]) -> Iterator[_Made]:
-    """Do something with each, several at a time, and give what came of it in order; few are held at once.
-
-    Most of it is to wait until a disk has it.
-    """
-    with ThreadPoolExecutor(_PUBLISHERS) as pool:
-        waiting: deque[Future[_Made]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) >= 2 * _PUBLISHERS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for one in waiting:
-                one.cancel()
+                    self.published.append(replace(one, key=key))
 
 
 def _stores(into: Path | None) -> Mapping[KindName, Path]:
@@ -179,8 +162,8 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
     with bundle.layout:
         progress(0, 0, "asking the driver who it is")
         settings = drivers.settings()
-        with drivers.used(timeout=settings.driver.probe_timeout) as used:
-            todo = _Import(order, bundle, used)
+        with drivers.used(timeout=settings.driver.probe_timeout) as used, contextlib.ExitStack() as stack:
+            todo = stack.enter_context(_Import(order, bundle, used))
             recipes = recipes_in(bundle)
             if not used.driver.environments:
                 raise WrongHost("no driver of this host offers a device", hint="see: xpucachectl devices")
@@ -192,7 +175,6 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
             view = replace(signed_view(bundle), checked=True)
             if order.dry_run:
                 return ImportReport(view, images, dry_run=True)
-            todo.room()
             for root in todo.stores.values():
                 _make(root)
             todo.publish(progress)

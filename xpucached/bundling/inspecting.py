@@ -53,8 +53,13 @@ def checked_recipes(bundle: Bundle, progress: Progress) -> MemberManifest:
 def check(bundle: Bundle, progress: Progress) -> None:
     """Read all of a bundle.  Raises `BadBundle` if anything is not what it should be."""
     for member in bundle.members:
-        for done, _ in enumerate(checked(bundle, member), start=1):
-            progress(done, member.facts.entries, f"{member.facts.content}")
+        check_member(bundle, member, progress)
+
+
+def check_member(bundle: Bundle, member: MemberManifest, progress: Progress) -> None:
+    """Read all of a member; as for `check`."""
+    for done, _ in enumerate(checked(bundle, member), start=1):
+        progress(done, member.facts.entries, f"{member.facts.content}")
 
 
 def checked(bundle: Bundle, member: MemberManifest) -> Iterator[object]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from xpucached.domain.targets import Target
     from xpucached.domain.traces import RuntimeTrace
     from xpucached.domain.trash import Repair, Restored, Trashed, TrashLabel
+    from xpucached.kinds.batches import Batch
     from xpucached.planning.activity import Activity, Half
 
     Failed = Callable[[Path, OSError], None]
@@ -50,10 +51,7 @@ class Discovery(Protocol):
 
     @property
     def EVERYWHERE(self) -> Mapping[str, str]:  # noqa: N802 - a constant of the module
-        """The variables that leave eviction to us in whatever store a process uses: of `CACHE_VARIABLES`.
-
-        Empty where those that `enable` gives say so.
-        """
+        """The variables that leave eviction to us in whatever store a process uses; empty where `enable` says so."""
 
     @property
     def OPTION_VARIABLES(self) -> tuple[str, ...]:  # noqa: N802 - a constant of the module
@@ -89,6 +87,7 @@ class Scanner(Protocol):
         writer_since: datetime | None,
         *,
         quick: bool = False,
+        names: bool = True,
     ) -> Iterator[Scan]:
         """Look at a store bit by bit, in the memory that a part takes.  Never raises for what it meets there.
 
@@ -97,6 +96,7 @@ class Scanner(Protocol):
         the store is as a whole, and what is wrong there.  ``writer_since`` is when the oldest live process that could
         be writing here started (None: there is none); a lock that is older was left behind.  With ``quick`` only
         directories are looked at whose entries are known: what was written into a file in its place stays unseen.
+        Without ``names`` kernels are not named.
         """
 
     def key(self, path: str) -> EntryKey | None:
@@ -331,10 +331,7 @@ class Preflight(Protocol):
         """Return the runtimes among the libraries that processes had mapped, the first of which began at ``since``."""
 
     def readers(self, libraries: Iterable[Path]) -> frozenset[str]:
-        """Return which runtimes there are among libraries, by the ways in which they meet damage.
-
-        Empty if any may be, because one of them cannot be told.
-        """
+        """Return which runtimes are among libraries, by how they meet damage; empty if one cannot be told."""
 
     def check(
         self, runtime: SyclRuntime, variables: Mapping[str, str], now: datetime, timeout: float = 60.0
@@ -355,17 +352,20 @@ class Portable(Protocol):
     def place(self, key: EntryKey) -> EntryKey | None:
         """Return the key under which an entry travels; None if it does not.  Pure."""
 
-    def pack(self, entry: Entry) -> Mapping[str, bytes]:
-        """Return the files of an entry as they travel, by their paths below the kind's folder.
+    def pack(self, entry: Entry) -> tuple[Mapping[str, bytes], Recipe]:
+        """Return the files of an entry as they travel, by their paths below the kind's folder, and what `unpack` does.
 
-        Raises OSError, or ValueError for what is not whole.
+        Raises as it does, and OSError.
         """
 
     def unpack(self, store: Store, target: Target, files: Mapping[str, bytes]) -> tuple[Recipe, bytes]:
-        """Take apart what lay in one directory of a bundle: what `Rebuilder.publish` puts into a store.
+        """Take apart what lay in one directory of a bundle, for `batch`.
 
         Raises ValueError unless all of it belongs together, to that place, and to that target.
         """
+
+    def batch(self, root: Path) -> Batch:
+        """Begin to put programs into a store; what was not published goes at the end.  Raises OSError."""
 
     def lineage(self, recipe: Recipe) -> str:
         """Return what stays of an entry's key whatever compiles it."""

@@ -98,9 +98,10 @@ def test_a_killed_import_leaves_whole_entries_and_is_done_by_the_next(tmp_path: 
     with bundle.layout:
 
         def publish(root: Path) -> tuple[int, int]:
-            todo = importing._Import(ImportBundle(bundle.layout.path, root), bundle, used)
-            todo.taken = [(bundle.members[0], Taken(Taking.PUBLISH))]
-            todo.publish(lambda *_: None)
+            with importing._Import(ImportBundle(bundle.layout.path, root), bundle, used) as todo:
+                todo.stage(bundle.members[0], "key", lambda *_: None)
+                todo.taken = [(bundle.members[0], Taken(Taking.PUBLISH))]
+                todo.publish(lambda *_: None)
             return len(todo.published), todo.present
 
         (tmp_path / "whole").mkdir()

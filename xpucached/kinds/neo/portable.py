@@ -12,10 +12,12 @@ from xpucached.kinds.neo import trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from xpucached.domain.bundles import RecipeLine
     from xpucached.domain.stores import Entry, Store
     from xpucached.domain.targets import Target
+    from xpucached.kinds.batches import Batch
 
 FORMAT: Final = ""
 
@@ -36,13 +38,18 @@ def place(key: EntryKey) -> EntryKey | None:  # noqa: ARG001
     return None
 
 
-def pack(entry: Entry) -> Mapping[str, bytes]:  # noqa: ARG001
+def pack(entry: Entry) -> tuple[Mapping[str, bytes], Recipe]:  # noqa: ARG001
     """Refuse; see `Portable.pack`."""
     raise ValueError("only its recipe travels")
 
 
 def unpack(store: Store, target: Target, files: Mapping[str, bytes]) -> tuple[Recipe, bytes]:  # noqa: ARG001
     """Refuse; see `Portable.unpack`."""
+    raise ValueError("programs of this kind do not travel")
+
+
+def batch(root: Path) -> Batch:  # noqa: ARG001
+    """Refuse; see `Portable.batch`."""
     raise ValueError("programs of this kind do not travel")
 
 

@@ -12,10 +12,11 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import Recipe
 from xpucached.domain.stores import EntryId
 from xpucached.kinds import fs, images, listing
-from xpucached.kinds.sycl import entry_format, targets
+from xpucached.kinds.sycl import entry_format, recipes, targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from xpucached.domain.bundles import RecipeLine
     from xpucached.domain.stores import Entry, Store
@@ -44,8 +45,8 @@ def place(key: EntryKey) -> EntryKey | None:
     return EntryKey("/".join((*path[:-1], _SLOT))) if numbered else None
 
 
-def pack(entry: Entry) -> Mapping[str, bytes]:
-    """Return a slot's two files; see `Portable.pack`."""
+def pack(entry: Entry) -> tuple[Mapping[str, bytes], Recipe]:
+    """Return a slot's two files, and its recipe; see `Portable.pack`."""
     *path, slot = entry.id.key.split("/")
     with contextlib.ExitStack() as stack:
         here, status = stack.enter_context(fs.root_directory(os.fspath(entry.id.store.root)))
@@ -61,8 +62,8 @@ def pack(entry: Entry) -> Mapping[str, bytes]:
     files = {f"{'/'.join(path)}/{_SLOT}.bin": program, f"{'/'.join(path)}/{_SLOT}.src": source}
     if entry.environment is None:
         raise ValueError("it does not say what it is for")
-    unpack(entry.id.store, entry.environment, files)
-    return files
+    recipe, _ = unpack(entry.id.store, entry.environment, files)
+    return files, recipe
 
 
 def _read(directory: int, name: str) -> bytes:
@@ -98,6 +99,11 @@ def unpack(store: Store, target: Target, files: Mapping[str, bytes]) -> tuple[Re
     if wrong is not None:
         raise ValueError(f"its program is damaged: {wrong}")
     return Recipe(EntryId(store, EntryKey(f"{leaf}/{_SLOT}")), source.image, source.options, _NEW), binary
+
+
+def batch(root: Path) -> recipes.LeafBatch:
+    """Begin to put programs into a store; see `Portable.batch`."""
+    return recipes.LeafBatch(root)
 
 
 def lineage(recipe: Recipe) -> str:

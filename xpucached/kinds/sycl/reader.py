@@ -245,7 +245,8 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
         entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_defective(entry, defects.MISPLACED, wrong), live=False)
     whole = source.image if source.whole else b""
-    entry = replace(entry, kernels=images.kernels(source.image), input=formats.input_digest(whole))
+    named = images.kernels(source.image) if look.names else ()
+    entry = replace(entry, kernels=named, input=formats.input_digest(whole))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.family if entry.environment else ""
@@ -335,7 +336,7 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
         binary=formats.image_format(payload),
         digest=program_digest(payload).hexdigest() if whole else read_apart,
         # A native image has no entry points of its own; the compiled program names its kernels by section.
-        kernels=entry.kernels or images.kernels(payload),
+        kernels=entry.kernels or (images.kernels(payload) if look.names else ()),
     )
     wrong = images.damage(payload, intel=intel) if whole else None
     if wrong:

@@ -15,12 +15,12 @@ import struct
 import threading
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from xpucached.binaries import formats
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
-from xpucached.kinds import fs, images, listing
+from xpucached.kinds import batches, fs, images, listing
 from xpucached.kinds.sycl import entry_format, locks, makers, targets
 
 if TYPE_CHECKING:
@@ -108,35 +108,85 @@ def expected_key(recipe: Recipe, target: Target) -> EntryKey:
 
 def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | None = None) -> EntryKey | None:
     """Put a compiled program in its place; see `Rebuilder.publish`."""
-    identity = entry_format.data(targets.identity(environment))
-    fields = (identity, recipe.options, b"", recipe.input)
-    source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)
-    path = _path(recipe, environment)
-    file_mode, directory_mode = (int(recipe.facts[name], 8) for name in (_FILE_MODE, _DIRECTORY_MODE))
-    contents = {"0.bin": struct.pack("<QQ", 1, len(binary)) + binary, "0.src": source}
-    if _ACCESS_TIME in recipe.facts:
-        contents["0_access_time.txt"] = b"%d" % time.time_ns()
-    with contextlib.ExitStack() as stack:
-        root, status = stack.enter_context(fs.root_to_change(os.fspath(into or recipe.entry.store.root)))
+    with LeafBatch(into or recipe.entry.store.root, together=False) as batch:
+        batch.add(recipe, environment, binary)
+        (key,) = batch.publish()
+    return key
+
+
+class LeafBatch:
+    """Programs that are written beside, and put in their places when the disk has them; see `Portable.batch`."""
+
+    def __init__(self, root: Path, *, together: bool = True) -> None:
+        """``together``: the disk is waited for once, where its file system can, and not for each file."""
+        self._path = os.fspath(root)
+        self._together = together
+        self._stack = contextlib.ExitStack()
+        self._root = self._device = self._staging = -1
+        self._beside: dict[str, tuple[list[str], int]] = {}
+        """What is beside: by its name there, where it goes and the mode of its directories."""
+
+    def __enter__(self) -> Self:
+        self._root, status = self._stack.enter_context(fs.root_to_change(self._path))
+        self._device = status.st_dev
+        self._together = self._together and batches.syncs_as_a_whole(self._root)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            _ours.difference_update(self._beside)
+            for name in self._beside:
+                _discard(self._staging, name)
+            with _staging, contextlib.suppress(OSError):
+                os.rmdir(STAGING, dir_fd=self._root)
+
+    def add(self, recipe: Recipe, environment: Target, binary: bytes) -> None:
+        """Write a program beside.  Raises OSError."""
+        identity = entry_format.data(targets.identity(environment))
+        fields = (identity, recipe.options, b"", recipe.input)
+        source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)
+        file_mode, directory_mode = (int(recipe.facts[name], 8) for name in (_FILE_MODE, _DIRECTORY_MODE))
+        contents = {"0.bin": struct.pack("<QQ", 1, len(binary)) + binary, "0.src": source}
+        if _ACCESS_TIME in recipe.facts:
+            contents["0_access_time.txt"] = b"%d" % time.time_ns()
+        with self._made(directory_mode, _path(recipe, environment)) as leaf:
+            for file, content in contents.items():
+                _write(leaf, file, content, file_mode, sync=not self._together)
+            if not self._together:
+                os.fsync(leaf)
+
+    def publish(self) -> Iterator[EntryKey | None]:
+        """Wait until the disk has them all, and put one after the other in its place; see `Portable.batch`."""
+        if self._together and self._beside:
+            batches.sync_as_a_whole(self._root)
+        for name, (path, mode) in list(self._beside.items()):
+            placed = any(_place(self._root, self._staging, name, path, mode, self._device) for _ in range(_RETRIES))
+            if not placed:
+                # Nothing is said to be there that is not: who removed what was beside must be told of.
+                os.stat(name, dir_fd=self._staging, follow_symlinks=False)
+                _discard(self._staging, name)
+            del self._beside[name]
+            _ours.discard(name)
+            yield EntryKey("/".join((*path, "0"))) if placed else None
+
+    @contextlib.contextmanager
+    def _made(self, mode: int, path: list[str]) -> Iterator[int]:
+        """Make a directory beside."""
         with _staging:
             name = f"{makers.ourselves()}-{next(_numbers)}"
             # Before it is there: a look that comes meanwhile would take it for a dead daemon's.
             _ours.add(name)
-            stack.callback(_ours.discard, name)
-            staging = stack.enter_context(_staged(root, status.st_dev, name, directory_mode))
-        try:
-            with fs.directory_in(staging, name, status.st_dev) as leaf:
-                for file, content in contents.items():
-                    _write(leaf, file, content, file_mode)
-                os.fsync(leaf)
-            for _ in range(_RETRIES):
-                if _place(root, staging, name, path, directory_mode, status.st_dev):
-                    return EntryKey("/".join((*path, "0")))
-        finally:
-            _discard(staging, name)
-            with _staging, contextlib.suppress(OSError):
-                os.rmdir(STAGING, dir_fd=root)
-    return None
+            try:
+                if self._beside:
+                    os.mkdir(name, mode, dir_fd=self._staging)
+                else:
+                    self._staging = self._stack.enter_context(_staged(self._root, self._device, name, mode))
+            except BaseException:
+                _ours.discard(name)
+                raise
+            self._beside[name] = (path, mode)
+        with fs.directory_in(self._staging, name, self._device) as leaf:
+            yield leaf
 
 
 @contextlib.contextmanager
@@ -157,7 +207,7 @@ def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
             return
 
 
-def _write(leaf: int, name: str, content: bytes, mode: int) -> None:
+def _write(leaf: int, name: str, content: bytes, mode: int, *, sync: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=leaf)
     try:
@@ -165,7 +215,8 @@ def _write(leaf: int, name: str, content: bytes, mode: int) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
         os.fchmod(descriptor, mode & 0o666)
-        os.fsync(descriptor)
+        if sync:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -216,8 +267,8 @@ def _is_left(staging: int, name: str) -> bool:
     if name in _ours:
         return False
     maker = makers.parse(name)
-    if maker is not None and maker.gone:
-        return True
+    if maker is not None and maker.gone is not None:
+        return maker.gone
     modified = os.stat(name, dir_fd=staging, follow_symlinks=False).st_mtime_ns
     return locks.passed_since(modified, datetime.now(UTC)) >= locks.AGE
 
