@@ -95,7 +95,8 @@ def _view(view: BundleView, style: TextStyle) -> str:
     head += f"\nsigned by {plain(view.signer)}" if view.signer else f"\nno trusted key: {plain(view.unsigned)}"
     if view.checked:
         head += "\nall of it was read, and is what it should be"
-    return head + "\n\n" + table(("CONTENT", "FOR", "ENTRIES", "SIZE", "PACKED", "COMPILER"), rows, style)
+    heads = ("CONTENT", "FOR", "ENTRIES", "SIZE", "PACKED", "COMPILER")
+    return head + "\n\n" + table(heads, rows, style, right="ENTRIES SIZE PACKED")
 
 
 def _row(one: BundleMember) -> tuple[str, ...]:

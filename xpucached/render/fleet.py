@@ -92,14 +92,15 @@ def fleet(of: FleetReport, style: TextStyle) -> str:
         words = [count(hosts, "host"), count(known, "fingerprint")]
         words += [f"{unknown} with something that is not known"] if unknown else []
         rows = [row for one in of.groups for row in _rows(one)]
-        lines = [", ".join(words), "", table(("FINGERPRINT", "WHAT", "HERE", "MOST HAVE", "HOSTS"), rows, style)]
+        lines = [", ".join(words)]
+        lines += ["", table(("FINGERPRINT", "WHAT", "HERE", "MOST HAVE", "HOSTS"), rows, style)] if rows else []
     taken = [
-        (one.bundle.name, one.taking, group.fingerprint or _UNKNOWN, ", ".join(group.hosts), one.why)
+        (one.bundle.name, one.taking, group.fingerprint or _UNKNOWN, one.why, ", ".join(group.hosts))
         for group in of.groups
         for one in group.takes
     ]
     if taken:
-        lines += ["", table(("BUNDLE", "SERVES WITH", "FINGERPRINT", "HOSTS", "WHY"), taken, style)]
+        lines += ["", table(("BUNDLE", "SERVES WITH", "FINGERPRINT", "REASON", "HOSTS"), taken, style)]
     lines += [f"not read: {plain(one.source)}: {plain(one.why)}" for one in of.unreadable]
     return "\n".join(lines)
 

@@ -99,7 +99,7 @@ def _sentence(value: Inspection, device: InspectedDevice, one: Outlook, style: T
 
 
 def _counts(one: Outlook) -> Iterable[str]:
-    about = "" if one.seconds is None else f", about {seconds(one.seconds)} (~)"
+    about = "" if one.seconds is None else f", about {seconds(one.seconds)}"
     if one.ready:
         yield f"{one.ready} run as they are"
     if one.compiled:
@@ -108,7 +108,7 @@ def _counts(one: Outlook) -> Iterable[str]:
         yield f"{one.absent} have no code that it takes"
     if one.unknown:
         why = f" ({one.disputed} have code for other GPUs beside SPIR-V, with which SYCL runtimes were seen to fail)"
-        yield f"of {one.unknown} it is not known{why if one.disputed else ''}"
+        yield f"{one.unknown} are unknown{why if one.disputed else ''}"
 
 
 def _files(value: Inspection, style: TextStyle) -> str:
@@ -117,10 +117,10 @@ def _files(value: Inspection, style: TextStyle) -> str:
     rows: list[list[str | Cell]] = []
     for one in value.files:
         forms = ", ".join(f"{number} {_FORMS[CodeForm(form)]}" for form, number in one.forms)
-        for device, outlook in zip(value.devices, one.outlooks, strict=True):
+        for number, (device, outlook) in enumerate(zip(value.devices, one.outlooks, strict=True)):
             rows.append(
                 [
-                    one.name,
+                    "" if number else one.name,
                     device.architecture,
                     str(outlook.ready),
                     Cell(str(outlook.compiled), Colour.YELLOW if outlook.compiled else None),

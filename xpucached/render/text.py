@@ -62,6 +62,18 @@ def cut(text: str, width: int) -> str:
     return kept + "…" if width > 0 else ""
 
 
+def cut_within(text: str, width: int) -> str:
+    """Shorten a name to so many columns by what stands before its end, for its end tells it from others."""
+    if cells(text) <= width:
+        return text
+    end = ""
+    for one in reversed(text):
+        if cells(one + end) > (width - 1) // 2:
+            break
+        end = one + end
+    return cut(text, width - cells(end)) + end
+
+
 def size(count: int) -> str:
     """Write bytes: ``0 B``, ``1.5 KiB``, ``12 MiB``."""
     if count < 1024:  # noqa: PLR2004 - units are what they are
@@ -116,7 +128,7 @@ class Cell(Struct, frozen=True):
     colour: Colour | None = None
 
 
-_SENTENCES: Final = frozenset({"WHY", "DETAIL", "VALUE", "MODELS"})
+_SENTENCES: Final = frozenset({"WHY", "DETAIL", "VALUE", "MODELS", "HOSTS"})
 """Heads of last columns that hold sentences or lists: these go on below, and are never cut."""
 
 _CUT: Final = frozenset({"KERNELS"})
@@ -197,7 +209,8 @@ def table(
 
 def _shown(heads: Sequence[str], lines: Sequence[Sequence[Cell]], width: int, *, kept: int) -> list[int]:
     """Return which columns of a table that is too wide are shown."""
-    shown = [index for index in range(len(heads)) if any(line[index].text != "-" for line in lines[1:])]
+    told = [index for index in range(len(heads)) if any(line[index].text != "-" for line in lines[1:])]
+    shown = told or [*range(len(heads))]
     widths = _widths(lines, width)
     stays = [shown[-1]] if shown and heads[shown[-1]] in _SENTENCES else []
     least = {index: _READABLE if index in stays else _NARROWEST if heads[index] in _CUT else 0 for index in shown}

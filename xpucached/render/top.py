@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.models import Warmth
 from xpucached.domain.status import Verdict
 from xpucached.printing import plain
-from xpucached.render.text import Cell, Colour, age, cells, count, cut, fold, size
+from xpucached.render.text import Cell, Colour, age, cells, count, cut, cut_within, fold, size
 from xpucached.render.usage import about, saved
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _models(value: Overview, style: TextStyle, room: int | None, order: Order) -
         used = amounts.get(one.model)
         rows.append(
             [
-                cut(plain(one.model), _NAME),
+                cut_within(plain(one.model), _NAME),
                 one.warmth,
                 size(one.allocated),
                 size(used.own.allocated) if used else "-",
@@ -131,20 +131,29 @@ def _models(value: Overview, style: TextStyle, room: int | None, order: Order) -
     columns = (0, 1, 2) if width < _NARROW else (0, 1, 2, 3, 4, 5) if width < _WIDE else tuple(range(8))
     widths = {index: max(cells(row[index]) for row in rows) for index in columns}
     if style.width is not None:
-        # A long name leaves room for what is said of it.
-        others = sum(widths[index] + 2 for index in columns if index not in {0, 7})
-        widths[0] = min(widths[0], max(8, style.width - others))
+        # Columns go before a name is cut, save how the model stands.
+        while _room(columns, widths, style.width) < widths[0] and len(columns) > _KEPT:
+            columns = columns[:-1]
+        widths[0] = min(widths[0], max(8, _room(columns, widths, style.width)))
     written = []
     for number, row in enumerate(rows):
         painted = []
         for index in columns:
-            text = cut(row[index], widths[index])
+            text = row[index] if index else cut_within(row[index], widths[index])
             colour = Colour.BOLD if not number else _colour(shown[number - 1]) if index == 1 else None
             painted += [Cell(text, colour), Cell(" " * (widths[index] - cells(text) + 2))]
         written.append(_fitted(painted, style))
     if len(shown) < len(ranked):
         written.append(_cut(f"… {len(ranked) - len(shown)} more", style))
     return written
+
+
+_KEPT: Final = 2
+
+
+def _room(columns: Sequence[int], widths: Mapping[int, int], width: int) -> int:
+    """Return how wide names may be: the last column, a sentence, has what is left."""
+    return width - sum(widths[index] + 2 for index in columns if index not in {0, 7})
 
 
 def _colour(one: OverviewModel) -> Colour:

@@ -27,10 +27,10 @@ def _sentence(value: TraceReport) -> str:
     if value.compiling is None:
         how = "how much of it was compilation is unknown"
     elif value.at_least:
-        how = f"at least {seconds(value.compiling)} of it were compilation"
+        how = f"at least {seconds(value.compiling)} were compilation"
     else:
         how = (
-            f"{seconds(value.compiling)} of it were compilation"
+            f"{seconds(value.compiling)} were compilation"
             if value.compiling
             else "none of it was compilation, as its runtime tells"
         )

@@ -75,7 +75,7 @@ def test_people_read_a_sentence_for_each_device(tmp_path: Path) -> None:
         style,
     )
     assert "B580 (bmg-g21): of 4 kernels 2 run as they are, 2 are compiled at first use" in text.replace("\n", " ")
-    assert "(~)); the model has compiled 1 of them" in text
+    assert "); the model has compiled 1 of them" in text
     assert "Kept in\nsycl: /s" in text
     value = Inspector(asked, rate=0.01, used={b"a": 3.0, b"other": 1.0}).inspect("net", [tmp_path])
     assert "a.so on bmg-g21: 2 are compiled at first use" in brought(value, style)

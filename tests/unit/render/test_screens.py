@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
-from tests.support import api_stub, histories
+from tests.support import api_stub, histories, screens
 from xpucached.domain import checks
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState, Progress
@@ -28,7 +28,24 @@ from xpucached.domain.trash import Restored, TrashReport
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.planning.verdict import verdict
 from xpucached.printing import plain
-from xpucached.render import diagnosis, disk, entries, host, jobs, models, status, text, trash, usage, users
+from xpucached.render import (
+    bundles,
+    diagnosis,
+    disk,
+    entries,
+    fleet,
+    host,
+    inspection,
+    jobs,
+    models,
+    status,
+    text,
+    top,
+    traces,
+    trash,
+    usage,
+    users,
+)
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
@@ -154,6 +171,14 @@ def events_of(count: int, _style: TextStyle) -> str:
     return "\n".join(map(jobs.event, some)) or "no events"
 
 
+def top_of(count: int, style: TextStyle, height: int | None) -> str:
+    """Return what `top` draws of so many models."""
+    now = histories.NOW + timedelta(minutes=2)
+    return "\n".join(
+        top.lines(screens.overview(several(count)), TextStyle(now, style.width, style.colour), height=height)
+    )
+
+
 def once(written: Callable[[TextStyle], str]) -> Callable[[int, TextStyle], str]:
     """Return a screen on which there are no models, or always the same."""
     return lambda count, style: written(style) if count == 1 else ""
@@ -191,6 +216,13 @@ SHOWN: Final[dict[str, Callable[[int, TextStyle], str]]] = {
         lambda style: host.settings({"policy.grace": "600 (default)", "driver.variables": "LD_LIBRARY_PATH"}, style)
     ),
     "status-check": once(lambda _style: status.monitoring(checks.check(api_stub.make_status(), NOW))),
+    "top": lambda count, style: top_of(count, style, None),
+    "top-24-lines": lambda count, style: top_of(count, style, 24),
+    "inspect": lambda count, style: inspection.inspection(screens.inspected(count), style),
+    "trace": lambda count, style: traces.trace(screens.traced(count), style),
+    "bundle": lambda count, style: "\n\n".join(bundles.report(one, style) for one in screens.bundles(count)),
+    "fleet": lambda count, style: fleet.fleet(screens.fleet(count), style),
+    "fingerprint": once(lambda style: fleet.fingerprint(screens.fleet(1).groups[0].told, style)),
     "evict": lambda count, style: jobs.eviction(api_stub.make_eviction(dry_run=True), style) if count == 1 else "",
 }
 
