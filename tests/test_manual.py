@@ -20,7 +20,7 @@ import pytest
 from tests import REPOSITORY
 from tests.support import api_stub, daemons
 from tests.test_docs import family
-from xpucached.cli import arguments, quick
+from xpucached.cli import arguments, exits, quick
 from xpucached.daemon import main
 from xpucached.domain.models import Outcome
 from xpucached.domain.plans import EvictReason
@@ -101,6 +101,7 @@ def test_what_is_written_is_the_same_each_time(made: Path, tmp_path: Path) -> No
     [
         ("xpucached.8", "xpucached --user"),
         ("xpucachectl.1", "xpucachectl replay --dry-run"),
+        ("xpucachectl-trash.1", "xpucachectl trash restore --all"),
         ("xpucached.toml.5", 'max_bytes = "20GiB"'),
         ("xpucached-models.5", 'command = ["/opt/app/venv/bin/python", "/opt/app/infer.py", "--once"]'),
     ],
@@ -131,6 +132,24 @@ def test_every_command_and_option_is_in_its_page(made: Path, name: str, parser: 
                     assert re.search(rf"^ +(\S+ \S+, |\S+, )?{re.escape(option)}\b", text, re.MULTILINE), option
             if action.help and action.dest != "help" and not isinstance(action, argparse._SubParsersAction):
                 assert " ".join((action.help % vars(action)).split()) in " ".join(text.split()), action
+
+
+@pytest.mark.parametrize("group", manual.GROUPS)
+def test_the_page_of_commands_below_another_has_all_of_them(made: Path, group: str) -> None:
+    text = shown(made / "man" / f"xpucachectl-{group}.1")
+    (parser,) = (one for one in below(arguments._parser()) if one.prog == f"xpucachectl {group}")
+    for one in below(parser):
+        assert one.prog in text
+    assert f"NAME\n     xpucachectl-{group} - {manual.GROUPS[group]}\n" in re.sub(r"\n +", "\n     ", text)
+    for verb, ends in exits.OF_COMMANDS.items():
+        if verb.split()[0] == group:
+            assert all(f"{why}. Exit status: {status}." in text for status, why in ends.items()), verb
+
+
+def test_every_command_with_others_below_has_a_page() -> None:
+    parsers = {one.prog.removeprefix("xpucachectl "): [*below(one)][1:] for one in below(arguments._parser())}
+    # Of `config` all is said in one line.
+    assert {name for name, found in parsers.items() if found} - {"xpucachectl", "config"} == {*manual.GROUPS}
 
 
 def test_every_setting_is_in_its_page(made: Path) -> None:

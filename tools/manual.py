@@ -31,12 +31,22 @@ from myst_parser.parsers.docutils_ import Parser
 from xpucached import __version__
 from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import Endpoint, Request
-from xpucached.cli import arguments, examples
+from xpucached.cli import arguments, examples, exits
 from xpucached.daemon import main as daemon
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "xpucached" / "data" / "manual"
-PAGES: Final = ("xpucached.8", "xpucachectl.1", "xpucached.toml.5", "xpucached-models.5")
+GROUPS: Final = {
+    "bundle": "take compiled kernels to other hosts",
+    "fleet": "compare hosts by what decides about compiled kernels",
+    "model": "register, list, show and remove models",
+    "trash": "list, restore and empty what was evicted",
+}
+"""Commands that have commands below them, and what these are for; each has a page of its own."""
+PAGES: Final = (
+    *("xpucached.8", "xpucachectl.1", "xpucached.toml.5", "xpucached-models.5"),
+    *(f"xpucachectl-{one}.1" for one in GROUPS),
+)
 EXAMPLE: Final = "xpucached.toml"
 
 _WIDTH: Final = 160
@@ -158,7 +168,10 @@ def command_page(parser: argparse.ArgumentParser, number: int, what: str, parts:
         "date": _date(),
     }
     made = str(Manpage(parser, data, format="single-commands-section"))
-    return macros + "\n".join(_tidy(made)) + "\n" + body
+    # A page is found by one word.
+    for word in (parser.prog.upper(), parser.prog):
+        made = made.replace(word, word.replace(" ", r"\-"), 1)
+    return macros + "\n".join(_tidy(made.replace("POSITIONAL ARGUMENTS", "COMMANDS"))) + "\n" + body
 
 
 def _tidy(text: str) -> list[str]:
@@ -199,9 +212,10 @@ def pages() -> dict[str, str]:
                 "Files": files,
                 "Exit status": errors + "\n" + section(manual, "What commands end with"),
                 "Examples": _listing(*(line for lines in examples.EXAMPLES.values() for line in lines)),
-                "See also": _ALSO.format("xpucached(8), xpucached.toml(5), xpucached-models(5)"),
+                "See also": _ALSO.format(f"xpucached(8), xpucached.toml(5), xpucached-models(5), {_groups('')}"),
             },
         ),
+        **{f"xpucachectl-{group}.1": _group_page(group, what) for group, what in GROUPS.items()},
         "xpucached.toml.5": file_page(
             "xpucached.toml",
             5,
@@ -226,6 +240,38 @@ def pages() -> dict[str, str]:
             },
         ),
     }
+
+
+def _group_page(group: str, what: str) -> str:
+    """Write the page of a command that has others below it."""
+    parser = next(one for one in below(_client()) if one.prog == f"xpucachectl {group}")
+    shown = [line for verb, lines in examples.EXAMPLES.items() if verb.split()[0] == group for line in lines]
+    ends = (
+        f"| `{verb}` | {status} | {why} |"
+        for verb, found in exits.OF_COMMANDS.items()
+        for status, why in found.items()
+        if verb.split()[0] == group
+    )
+    words = [
+        "As xpucachectl(1) says of all commands, and:",
+        "",
+        "| command | exit status | meaning |",
+        "| --- | --- | --- |",
+    ]
+    return command_page(
+        parser,
+        1,
+        what,
+        {
+            "Examples": _listing(*shown),
+            "Exit status": "\n".join([*words, *ends, ""]),
+            "See also": _ALSO.format(f"xpucachectl(1), xpucached-models(5), {_groups(group)}"),
+        },
+    )
+
+
+def _groups(without: str) -> str:
+    return ", ".join(f"xpucachectl-{one}(1)" for one in GROUPS if one != without)
 
 
 def _listing(*lines: str) -> str:
