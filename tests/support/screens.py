@@ -85,15 +85,19 @@ def inspected(count: int) -> Inspection:
         name = f"venv/lib/python3.11/site-packages/torch/lib/libtorch_xpu_ops_{number}.so"
         notes = ("its names are cut",) if number == 1 else ()
         files.append(InspectedFile(name, 4, ready + compiled, ((form.value, 4),), outlooks, notes))
+    shares = [[one.outlooks[at] for one in files] for at in range(len(devices))]
     totals = tuple(
         Outlook(
-            device.architecture,
-            *(sum(getattr(one.outlooks[at], name) for one in files) for name in ("ready", "compiled", "absent")),
-            unknown=sum(one.outlooks[at].unknown for one in files),
-            disputed=sum(one.outlooks[at].disputed for one in files),
-            seconds=12.5 if not at and files else None,
+            some[0].architecture if some else "",
+            ready=sum(one.ready for one in some),
+            compiled=sum(one.compiled for one in some),
+            absent=sum(one.absent for one in some),
+            unknown=sum(one.unknown for one in some),
+            disputed=sum(one.disputed for one in some),
+            compile_size=sum(one.compile_size for one in some),
+            seconds=12.5 if not at and some else None,
         )
-        for at, device in enumerate(devices)
+        for at, some in enumerate(shares)
     )
     skipped = (("folders that may not be read", 1), ("copies of what was read", 3)) if count > 1 else ()
     notes = ("torch is the build for processors only",) if count > 1 else ()
