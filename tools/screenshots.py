@@ -6,8 +6,11 @@ Usage: ``python tools/screenshots.py [--output docs]``, or ``make screenshots``.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import struct
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 960
 HEIGHT: Final = 800
+END: Final = 12
+"""Bytes of a picture's last part, before which others may stand."""
 
 
 def written(value: Overview | HostOverview) -> str:
@@ -33,26 +38,35 @@ def written(value: Overview | HostOverview) -> str:
     return page.report(data, report.part("page.js"), report.part("page.css"))
 
 
+def pages() -> dict[str, tuple[str, bool]]:
+    """Return what the pictures show, by their names: a page, and whether it is dark."""
+    one = written(histories.make_overview())
+    host = written(host_overview(histories.make_host_status(), "example", histories.NOW))
+    return {"page-light": (one, False), "page-dark": (one, True), "page-host-light": (host, False)}
+
+
+def mark(text: str) -> bytes:
+    """Return what a picture of a page has in it, so that one sees whether it is of this page."""
+    body = b"tEXtpage\0" + hashlib.sha256(text.encode()).hexdigest().encode()
+    return struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+
+
 def shoot(target: Path) -> list[Path]:
     """Make all pictures; gives their files."""
-    values: dict[str, Overview | HostOverview] = {
-        "page": histories.make_overview(),
-        "page-host": host_overview(histories.make_host_status(), "example", histories.NOW),
-    }
     made = []
     with tempfile.TemporaryDirectory() as folder, browsers.chromium() as browser:
-        for name, value in values.items():
+        for name, (text, dark) in pages().items():
             file = Path(folder) / f"{name}.html"
-            file.write_text(written(value), encoding="utf-8")
-            for dark in (False, True) if name == "page" else (False,):
-                visit = browsers.Visit(browser, dark=dark, width=WIDTH)
-                visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-                visit.page.goto(file.as_uri())
-                visit.page.wait_for_selector("h1")
-                picture = target / f"{name}-{'dark' if dark else 'light'}.png"
-                visit.page.screenshot(path=picture)
-                visit.context.close()
-                made.append(picture)
+            file.write_text(text, encoding="utf-8")
+            visit = browsers.Visit(browser, dark=dark, width=WIDTH)
+            visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+            visit.page.goto(file.as_uri())
+            visit.page.wait_for_selector("h1")
+            shown = visit.page.screenshot()
+            visit.context.close()
+            picture = target / f"{name}.png"
+            picture.write_bytes(shown[:-END] + mark(text) + shown[-END:])
+            made.append(picture)
     return made
 
 
