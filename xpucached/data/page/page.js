@@ -83,7 +83,7 @@ const ribbons = (d) => {
     if (!mine.length && since) mine.push({ at: since, now: warmth, why });
     else if (mine[0]?.before) mine.unshift({ at: from, now: mine[0].before, why: UNKNOWN });
     const pieces = mine.map((one, next) => [one, at(one.at), at(mine[next + 1]?.at ?? to)]).filter(([, , end]) => end > left);
-    // What was short is drawn last, and at least so wide that it is seen.
+    // What was short is drawn last, so that it is seen.
     pieces.sort((a, b) => (b[2] - b[1]) - (a[2] - a[1]));
     const most = Math.floor(left / 7);
     const label = model.length > most ? `${model.slice(0, most - 1)}…` : model;
