@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 DAEMON: Final = "xpucached.daemon.main"
 CTL: Final = "xpucached.cli"
 
-_LOADED: Final = (DAEMON, "xpucached.daemon.user_daemon", CTL, "xpucached.cli.program")
+_LOADED: Final = (
+    *(DAEMON, "xpucached.daemon.user_daemon", CTL, "xpucached.cli.program", "xpucached.cli.commands"),
+    *("xpucached.cli.quick", "xpucached.cli.running", "xpucached.cli.setup"),
+)
+"""The programs, and what they load when they know what is asked."""
 
 _AT_START: Final = ("FAULTS_", "GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "TZ")
 """Variables that a program reads before its ``main``: each set of them has a process of its own to fork from."""
