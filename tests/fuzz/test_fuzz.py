@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
 
-# About two seconds each; `make fuzz` goes on for as long as one likes.
+# About a second each at the most; `make fuzz` goes on for as long as one likes.
 ROUNDS = {
     "source": 40_000,
     "binary": 15_000,
@@ -33,7 +33,7 @@ ROUNDS = {
     "name": 8_000,
     "trace": 20_000,
     "zebin_entry": 8_000,
-    "lookup": 8_000,
+    "lookup": 3_000,
     "slot": 250,
     "configuration": 600,
     "our_settings": 120,
