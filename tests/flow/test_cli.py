@@ -735,6 +735,15 @@ def test_a_closed_pipe_is_no_disaster(served: Running) -> None:
     assert (child.returncode, err) == (141, "")
 
 
+def test_a_refusal_that_nobody_reads_is_no_disaster(served: Running) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [*COMMAND, "--json", "model", "show", "nobody"]
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_terminal_that_knows_only_ascii(served: Running) -> None:
     served.service.known = [make_entry(1, kernels=(Kernel("ü", "ü…", None),))]
     done = subprocess.run(

@@ -237,7 +237,7 @@ def test_a_program_that_services_cannot_reach_is_refused(
     status, _, err = run(capsys, "--system", "--root", root)
 
     assert status == 65
-    assert "/opt/xpucached/bin/pip install" in err
+    assert "in the clone: python3 -m venv /opt/xpucached && /opt/xpucached/bin/pip install ." in err
     assert contents(root) == {}
 
 

@@ -196,7 +196,9 @@ def test_who_connects_and_says_nothing_keeps_the_command_from_nothing(monkeypatc
 def test_nothing_listens_after_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with api_stub.running(tmp_path) as door:
         assert main(["--socket", str(door.path), "web", "--for", "0.2s"]) == 0
-    address = capsys.readouterr().out.strip()
+        address = capsys.readouterr().out.strip()
+        assert main(["--socket", str(door.path), "--json", "web", "--for", "0.1s"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["address"].startswith("http://127.0.0.1:")
     assert address.startswith("http://127.0.0.1:")
     assert "/#" in address
     with pytest.raises(ConnectionRefusedError):

@@ -6,16 +6,14 @@ import os
 import re
 import sys
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, messages
 from xpucached.api import imports
 from xpucached.api.client import refusal
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import connect, hints
+from xpucached.cli import connect, hints, terminal
 from xpucached.cli.progress import told_in_steps
 from xpucached.domain.bundles import (
     Binaries,
@@ -41,7 +39,6 @@ from xpucached.errors import RequestError, RunFailed, XpucachedError
 from xpucached.printing import plain
 from xpucached.processes import child, credential_helper
 from xpucached.render import bundles
-from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -169,10 +166,7 @@ def run(options: Namespace) -> int:
     elif options.quiet:
         print(bundles.names(report))
     else:
-        terminal = sys.stdout.isatty()
-        colour = terminal and not options.no_color and "NO_COLOR" not in os.environ
-        style = TextStyle(datetime.now(UTC), get_terminal_size().columns if terminal else None, colour)
-        print(hints.aimed(bundles.report(report, style), "", os.environ))
+        print(hints.aimed(bundles.report(report, terminal.style(options)), "", os.environ))
     if isinstance(report, ImportReport) and report.made:
         _tell_daemon(options, report)
     match report:

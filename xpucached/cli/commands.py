@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from datetime import UTC, datetime
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
-from xpucached.cli import commands_jobs, commands_models, commands_read, connect, driver_changed, several
+from xpucached.cli import commands_jobs, commands_models, commands_read, connect, driver_changed, several, terminal
 from xpucached.cli.output import Output
 from xpucached.errors import RequestError
-from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -41,10 +36,7 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
 
 def run(options: Namespace) -> int:
     """Do what the command line says; gives the exit status."""
-    terminal = sys.stdout.isatty()
-    colour = terminal and not options.no_color and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    width = get_terminal_size().columns if terminal and not options.no_trunc else None
-    style = TextStyle(datetime.now(UTC), width, colour)
+    style = terminal.style(options)
     client, hosts = connect.reach(options)
     commands = _OF_HOST if hosts else COMMANDS
     if options.verb not in commands:

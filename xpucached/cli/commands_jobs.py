@@ -20,7 +20,7 @@ from xpucached.domain.trash import Finding, TrashReport, VerifyReport
 from xpucached.errors import Conflict, NotFound, RequestError, RunFailed
 from xpucached.printing import plain
 from xpucached.render import host, jobs, status
-from xpucached.render.text import TextStyle
+from xpucached.render.text import TextStyle, fold
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -203,7 +203,7 @@ def _verify_request(given: Namespace) -> requests.VerifyStores:
 def _doctor(output: Output) -> int:
     if not output.json and not output.quiet:
         known = output.client.call(requests.GetStatus()).value
-        output.say(f"watching: {status.watching(known.watching, output.style)}")
+        output.say(fold(f"watching: {status.watching(known.watching, output.style)}", output.style, 2))
         output.say(host.problems(known.problems, output.style))
     job, code = _ended(output, _doctor_request(output.options), _found)
     return code or _sound(job)

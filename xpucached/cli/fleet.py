@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
@@ -15,12 +13,11 @@ from msgspec.structs import replace
 from xpucached import codec
 from xpucached.api import host_requests, requests
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import connect
+from xpucached.cli import connect, terminal
 from xpucached.cli.bundles import asked
 from xpucached.domain.fleet import AskFingerprint, DiffFleet, FingerprintReport, FleetReport, HostWarm
 from xpucached.errors import RequestError, RunFailed, XpucachedError
 from xpucached.render import fleet
-from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -48,7 +45,7 @@ def _fingerprint(options: Namespace) -> int:
     elif options.quiet:
         print(told.fingerprint)
     else:
-        print(fleet.fingerprint(told, _style(options)))
+        print(fleet.fingerprint(told, terminal.style(options)))
     return 0
 
 
@@ -91,7 +88,7 @@ def _diff(options: Namespace) -> int:
     elif options.quiet:
         print(fleet.names(report))
     else:
-        print(fleet.fleet(report, _style(options)))
+        print(fleet.fleet(report, terminal.style(options)))
     return 0 if report.equal else RunFailed.exit
 
 
@@ -103,13 +100,6 @@ def _given() -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise RequestError("standard input is not UTF-8") from None
-
-
-def _style(options: Namespace) -> TextStyle:
-    terminal = sys.stdout.isatty()
-    colour = terminal and not options.no_color and "NO_COLOR" not in os.environ
-    width = get_terminal_size().columns if terminal and not options.no_trunc else None
-    return TextStyle(datetime.now(UTC), width, colour)
 
 
 COMMANDS: Final[Mapping[str, Callable[[Namespace], int]]] = {"fingerprint": _fingerprint, "fleet diff": _diff}

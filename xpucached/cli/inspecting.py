@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xpucached import sockets
+from xpucached.cli import terminal
 from xpucached.errors import RequestError, RunFailed
 from xpucached.inspection import devices
 from xpucached.inspection.report import Inspector
 from xpucached.printing import plain
 from xpucached.render.inspection import inspection
-from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -50,10 +48,7 @@ def run(options: Namespace) -> int:
     elif options.quiet:
         sys.stdout.writelines(f"{plain(file.name)}\n" for file in value.files)
     else:
-        terminal = sys.stdout.isatty()
-        colour = terminal and not options.no_color and "NO_COLOR" not in os.environ
-        width = shutil.get_terminal_size().columns if terminal else None
-        print(inspection(value, TextStyle(datetime.now(UTC), width, colour)))
+        print(inspection(value, terminal.style(options)))
     unread = any(one.unknown for one in value.totals) or any(file.notes for file in value.files) or value.unread
     return RunFailed.exit if unread else 0
 

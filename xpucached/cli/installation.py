@@ -126,6 +126,10 @@ class Place(Struct, frozen=True):
         return self.data / "xpucached/setup.json"
 
 
+_ELSEWHERE: Final = "in the clone: python3 -m venv /opt/xpucached && /opt/xpucached/bin/pip install ."
+"""How it is installed where services may run it: no index of packages has it."""
+
+
 def programs() -> Path:
     """Return the folder with the commands of this installation.  Raises `Conflict` if they are not there."""
     folders = dict.fromkeys([Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))])
@@ -134,7 +138,7 @@ def programs() -> Path:
             return folder
     raise Conflict(
         f"xpucached is not installed as a command beside {sys.executable}",
-        hint="python3 -m venv /opt/xpucached && /opt/xpucached/bin/pip install xpucached",
+        hint=_ELSEWHERE,
     )
 
 
@@ -179,13 +183,13 @@ def check(place: Place, bin_: Path, *, remove: bool) -> None:
         raise Conflict(
             f"the host's service cannot run {bin_}/xpucached: services do not see home directories"
             + (f", and {closed} is closed to other users" if closed is not None else ""),
-            hint="python3 -m venv /opt/xpucached && /opt/xpucached/bin/pip install xpucached",
+            hint=_ELSEWHERE,
         )
     foreign = _foreign(bin_) if place.root == Path("/") else None
     if foreign is not None:
         raise Conflict(
             f"{foreign} can be changed by others than root, and what is there would run as every user of this host",
-            hint="as root: python3 -m venv /opt/xpucached && /opt/xpucached/bin/pip install xpucached",
+            hint=f"as root, {_ELSEWHERE}",
         )
 
 

@@ -32,9 +32,15 @@ def main(argv: Sequence[str]) -> int:
     out, err = cast("tuple[TextIO, TextIO]", (Clean(sys.stdout), Clean(sys.stderr)))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         bare = habits.is_bare(argv)
-        status = _run([*argv, "status"] if bare else argv)
-        if bare and "--json" not in argv:
-            print(_HELP)
+        try:
+            status = _run([*argv, "status"] if bare else argv)
+            if bare and "--json" not in argv:
+                print(_HELP)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read us has had enough, maybe of a refusal.  Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _BROKEN_PIPE
         return status
 
 
@@ -49,7 +55,6 @@ def _run(argv: Sequence[str]) -> int:
     try:
         options = arguments.parse(argv)
         status = _done(options)
-        sys.stdout.flush()
     except XpucachedError as error:
         if options is not None and getattr(options, "no_wait", False):
             # A package manager must not stop because we are not there.
@@ -57,10 +62,6 @@ def _run(argv: Sequence[str]) -> int:
             return 0
         check = options is not None and options.verb == "status" and options.check
         return _refused(_hinted(error, options, argv), check=check, as_json="--json" in given)
-    except BrokenPipeError:
-        # Whoever read us has had enough.  Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status

@@ -11,6 +11,7 @@ import hmac
 import re
 import secrets
 import socket
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
@@ -192,7 +193,11 @@ def _serve(output: Output, overview: Overviews, *, users: bool = False) -> int:
     serving = threading.Thread(target=server.serve_forever, name="web", daemon=True)
     serving.start()
     try:
-        print(server.address, flush=True)
+        if output.json:
+            output.dump({"address": server.address})
+        else:
+            print(server.address)
+        sys.stdout.flush()
         serving.join(output.options.for_)
     finally:
         server.shutdown()

@@ -246,7 +246,7 @@ class Run(Struct, frozen=True):
     @property
     def last_words(self) -> str:
         """The last line of what it printed, if it did not do what it should; not for everybody, as all its output."""
-        if self.outcome in {None, Outcome.WARMED}:
+        if self.outcome in {None, Outcome.WARMED, Outcome.UNCACHED}:
             return ""
         lines = (" ".join(line.split()) for line in reversed(self.output.splitlines()))
         return next((line for line in lines if line), "")[:_LONGEST_WORDS]

@@ -334,6 +334,11 @@ def test_a_page_says_how_much_it_leaves_out() -> None:
     assert entries.entry_total(page, 20) == "20 entries, 1.0 MiB"
 
 
+def test_what_a_program_printed_last_is_told_where_something_was_wrong() -> None:
+    said = {outcome: replace(api_stub.make_run(), outcome=outcome, output="42\n").last_words for outcome in Outcome}
+    assert {outcome for outcome, words in said.items() if not words} == {Outcome.WARMED, Outcome.UNCACHED}
+
+
 def test_a_plan_is_not_a_report() -> None:
     planned = jobs.eviction(api_stub.make_eviction(dry_run=True), LOOK)
     done = jobs.eviction(api_stub.make_eviction(dry_run=False), LOOK)
