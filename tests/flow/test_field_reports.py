@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -236,26 +239,43 @@ def test_every_precision_has_its_own_outcome_and_times(host: Daemon, torch: Torc
 # -- what is compiled elsewhere -------------------------------------------------------------------------------------
 
 
+COMPILED: Final = """
+import torch
+torch.manual_seed(0)
+network = torch.compile(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU()))
+network(torch.ones(2, 16))
+print("compiled anew", torch._dynamo.utils.counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
 @pytest.mark.torch
 @pytest.mark.timeout(600)
-def test_a_compiled_model_is_warm_when_its_second_process_adds_no_file(host: Daemon, torch: Torch) -> None:
+def test_a_compiled_model_is_warm_when_its_second_process_adds_no_file_and_starts_warm(
+    host: Daemon, torch: Torch
+) -> None:
     host.configure("[schedule]\nprewarm = false\nsettle = '0.2s'\n")
     host.start()
-    host.ctl(
-        *("model", "add", "compiled", "--loader", "python", "--python", str(torch.python), "--device", "cpu"),
-        *("--target", "networks:compiled", "--directory", str(APPLICATION), "--compile", "--require-device"),
-        *("--store", "default", "--steps", "2", "--env", "PYTHONWARNINGS=default"),
-        *(word for item in COMPILING.items() for word in ("--env", "=".join(item))),
-    )
-    last = prewarmed(host, "compiled")
-    trials = last["trials"]
-    assert isinstance(trials, list)
-    (trial,) = trials
-
+    program = [str(torch.python), "-W", "ignore", "-c", COMPILED]
+    more = [word for item in COMPILING.items() for word in ("--env", "=".join(item))]
+    host.ctl("model", "add", "program", "--device", "cpu", *more, "--", *program, "{device}")
+    last = prewarmed(host, "program")
     assert last["outcome"] == "warmed", (last["detail"], last["output"])
     assert "files added to its own caches" in str(last["detail"])
-    assert len(trial["passes"]) == 2
-    assert trial["figures"][1]["first_seconds"] < trial["figures"][0]["first_seconds"]
-    assert list((host.home / ".cache" / "xpucached" / "models" / "compiled" / "inductor").rglob("*"))
     # No SYCL driver is needed for it, and it is warm without one.
-    assert host.ask("model", "show", "compiled")["warmth"] == "warm"
+    assert host.ask("model", "show", "program")["warmth"] == "warm"
+    place = host.home / ".cache/xpucached/models/program"
+    assert f"TORCHINDUCTOR_CACHE_DIR={place}/inductor" in host.ctl("env", "program").stdout
+    # In a shell that knows nothing of it.
+    bare = {name: host.environment[name] for name in ("PATH", "XDG_RUNTIME_DIR")} | COMPILING
+    bare |= {"HOME": str(host.home), "TMPDIR": str(host.run), "PYTHONPATH": str(REPOSITORY)}
+    forms = [
+        [sys.executable, "-m", "xpucached.cli", "--user", "run", "program", "--", *program],
+        ["/bin/sh", "-c", f"{host.ctl('env', 'program').stdout}\n{shlex.join(program)}"],
+    ]
+    said = [subprocess.run(one, env=bare, capture_output=True, text=True, check=True).stdout for one in forms]
+    assert said == ["compiled anew 0\n"] * 2
+    # All of it is told of, and goes with the model.
+    (used,) = (one["further"] for one in host.ask("df")["models"])  # type: ignore[attr-defined]
+    assert used > 0
+    host.ctl("model", "remove", "program")
+    assert not place.exists()

@@ -192,7 +192,8 @@ class Explainer:
         status = await self._prewarmer.status_of(name)
         found = await asyncio.to_thread(self._finder.store_of, status.model)
         ready = await asyncio.to_thread(self._ready, found)
-        variables = {**program_variables.of_application(settings, status.model), **ready}
+        own = await asyncio.to_thread(program_variables.of_application, settings, status.model)
+        variables = {**own, **ready}
         runs = await self._context.read(newest_runs, name, _HISTORY)
         if trusted(status, await self.runtimes(status.model), runs):
             return variables

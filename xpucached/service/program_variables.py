@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.workloads import Loader
 from xpucached.kinds.variables import FURTHER, KNOWN, OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from xpucached.domain.models import Model
     from xpucached.settings import Settings
+
+_GRAPHS: Final = "TORCHINDUCTOR_FX_GRAPH_CACHE"
+_OF: Final = {_GRAPHS: "TORCHINDUCTOR_CACHE_DIR"}
+"""What means something only together with a directory, and the variable that says which."""
+
+
+def _holds_something(place: Path) -> bool:
+    try:
+        return next(place.iterdir(), None) is not None
+    except OSError:
+        return False
 
 
 def given(settings: Settings, model: Model) -> Mapping[str, str]:
@@ -20,22 +32,26 @@ def given(settings: Settings, model: Model) -> Mapping[str, str]:
 
 
 def further(settings: Settings, model: Model) -> Mapping[str, str]:
-    """Return what leads compilers that are no kind of ours to the model's own directories; its own words come first.
-
-    Only for a model that we bring to life: what a command does without them, its application does too.
-    """
-    if model.workload.exercise.loader is Loader.COMMAND:
-        return {}
+    """Return what leads compilers that are no kind of ours to the model's own directories; its own words come first."""
     place = settings.paths.cache / "models" / model.name
     own = {name: str(place / folder) for name, folder in FURTHER.items()}
-    own["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
+    own[_GRAPHS] = "1"
     return {name: text for name, text in own.items() if name not in given(settings, model)}
 
 
-def of_application(settings: Settings, model: Model | None) -> Mapping[str, str]:
+def of_application(
+    settings: Settings, model: Model | None, holds: Callable[[Path], bool] = _holds_something
+) -> Mapping[str, str]:
     """Return what a program needs besides the stores of ours to find what was warmed, as far as clients take it over.
 
-    That is what leads to the driver, what steers the compilers, and where those cache that are no kind of ours.
+    That is what leads to the driver, what steers the compilers, and where those cache that are no kind of ours: for a
+    command, of which nobody knows beforehand which it uses, where something was cached.
     """
-    all_ = settings.driver.variables if model is None else {**given(settings, model), **further(settings, model)}
+    if model is None:
+        all_ = settings.driver.variables
+    else:
+        led = further(settings, model)
+        if model.workload.exercise.loader is Loader.COMMAND:
+            led = {name: text for name, text in led.items() if holds(Path(led.get(_OF.get(name, name), "/")))}
+        all_ = {**given(settings, model), **led}
     return {name: text for name, text in all_.items() if name in KNOWN and not name.startswith(OURS)}

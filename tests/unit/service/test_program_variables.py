@@ -26,6 +26,13 @@ def test_all_that_leads_to_what_was_warmed_is_given_and_nothing_else(tmp_path: P
     led = {"OCL_ICD_VENDORS": "/model", "ONEAPI_DEVICE_SELECTOR": "*:gpu", "TRITON_CACHE_DIR": "/mine"}
     assert program_variables.of_application(settings, command) == led
     place = settings.paths.cache / "models" / model.name
+    # A command's other caches count once something lies there; it runs with them before, too.
+    (place / "cuda").mkdir(parents=True)
+    assert program_variables.of_application(settings, command) == led
+    (place / "inductor/fxgraph").mkdir(parents=True)
+    used = {"TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    assert program_variables.of_application(settings, command) == led | used
+    assert program_variables.further(settings, command) == program_variables.further(settings, loaded)
     assert program_variables.of_application(settings, loaded) == {
         **led,
         "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
