@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import json
 import pkgutil
 import re
 from dataclasses import Field, fields
@@ -37,6 +38,7 @@ from xpucached.errors import XpucachedError
 from xpucached.kinds import interface, sycl
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.table import KINDS
+from xpucached.settings import loading, model_files
 from xpucached.settings.keys import keys
 
 if TYPE_CHECKING:
@@ -411,13 +413,14 @@ def test_the_tables_of_requests_are_those_that_are_declared() -> None:
 def unmarked(found: Iterable[documents.Block]) -> list[str]:
     """Name the blocks of a shell of which nobody knows who types them: root, a user, or a person, with the reason."""
     commands = re.compile(
-        r"^(sudo |xpucachectl |xpucached |systemctl |apt(-get)? |pip |make |journalctl |\$ )", re.MULTILINE
+        r"^(sudo |xpucachectl |xpucached |systemctl |apt(-get)? |pip |make |journalctl |podman |docker |eval |\$ )",
+        re.MULTILINE,
     )
     return [
         f"{one.page}: {one.heading}: {one.text.splitlines()[0]}"
         for one in found
-        if (one.language in documents.SHELLS or (not one.language and commands.search(one.text)))
-        and one.marker not in {"root", "user"}
+        if (one.language in documents.SHELLS or (one.language not in documents.DATA and commands.search(one.text)))
+        and one.marker not in {"root", "user", *[documents.PRINTED] * (one.language not in documents.SHELLS)}
         and not (one.marker.startswith(documents.BY_HAND) and len(one.marker) > len(documents.BY_HAND))
     ]
 
@@ -434,11 +437,35 @@ TYPED_AT_LEAST: Final = 15
 def test_a_block_that_says_nothing_is_found() -> None:
     blocks = [
         documents.Block("a.md", "A", "sh", marker, "true\n")
-        for marker in ("", "root", "user", "by hand: ", "by hand: x")
+        for marker in ("", "root", "user", "by hand: ", "by hand: x", "printed")
     ]
-    blocks += [documents.Block("a.md", "B", "", "", text) for text in ("xpucachectl status\n", "of 3 models\n")]
+    blocks += [
+        documents.Block("a.md", "B", language, marker, text)
+        for text in ("xpucachectl status\n", "of 3 models\n")
+        for language, marker in (("", ""), ("text", ""), ("text", "printed"), ("ini", ""))
+    ]
 
-    assert unmarked(blocks) == ["a.md: A: true", "a.md: A: true", "a.md: B: xpucachectl status"]
+    assert unmarked(blocks) == ["a.md: A: true"] * 3 + ["a.md: B: xpucachectl status"] * 2
+
+
+def test_each_block_of_data_is_read_by_what_it_is_for(tmp_path: Path) -> None:
+    """Units and drop-ins are systemd's to read, and the Dockerfile is buildah's: `tests/system`."""
+    found = [one for name in documents.pages() for one in documents.blocks(name)]
+    for number, one in enumerate(found):
+        if one.language == "json":
+            assert all(json.loads(line) for line in one.text.splitlines())
+        elif one.language == "toml":
+            place = tmp_path / str(number)
+            place.mkdir()
+            file = place / "one.toml"
+            file.write_text(one.text.replace("alice", "root"), encoding="utf-8")
+            if "[" in {line[:1] for line in one.text.splitlines()}:
+                environ = {"HOME": str(place), "XDG_RUNTIME_DIR": str(place)}
+                loading.load(file, user=not one.text.startswith("# /etc"), environ=environ)
+            else:
+                (model,), problems = model_files.models(place)
+                assert (model.name, problems) == ("one", ())
+    assert {one.language for one in found} - documents.SHELLS <= {*documents.DATA, "text", ""}
 
 
 # -- design.md, and what leads to it --------------------------------------------------------------------------------

@@ -62,12 +62,17 @@ def finds_it_warm(host: Daemon, name: str, program: list[str]) -> None:
     bare |= {"HOME": str(host.home), "SYCL_CACHE_TRACE": "5"}
     text = shlex.join(program)
     lines = host.ctl("env", name, "--docker").stdout.splitlines()
+    # A unit's line stands in quotes behind "Environment=", and one of environment.d has its value in them.
+    unit = [shlex.split(line.partition("=")[2])[0] for line in host.ctl("env", name, "--systemd").stdout.splitlines()]
+    session = [shlex.split(line)[0] for line in host.ctl("env", name, "--environment-d").stdout.splitlines()]
     as_json = [f"{name}={value}" for name, value in host.ask("env", name).items()]
     for line in (
         [sys.executable, "-m", "xpucached.cli", "--user", "run", name, "--", *program],
         ["/bin/sh", "-c", f"{host.ctl('env', name).stdout}\n{text}"],
         ["env", *lines, *program],
         ["env", *as_json, *program],
+        ["env", *unit, *program],
+        ["env", *session, *program],
     ):
         done = subprocess.run(line, env=bare, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, (line, done.stderr)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 SHELLS: Final = {"sh", "bash", "shell", "console"}
 BY_HAND: Final = "by hand: "
+PRINTED: Final = "printed"
+"""The marker of what commands print, which may look like one."""
+DATA: Final = {"toml", "ini", "json", "yaml", "dockerfile"}
 
 _BLOCK: Final = re.compile(r"^```(?P<language>\w*) *(?P<marker>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAMES: Final = {"NAME": "llama"}
@@ -29,7 +32,7 @@ class Block:
     page: str
     heading: str
     language: str
-    marker: str  #: ``root``, ``user``, or ``by hand: `` with the reason
+    marker: str  #: ``root``, ``user``, ``by hand: `` with the reason, or ``printed``
     text: str
 
     @property
