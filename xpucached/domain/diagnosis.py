@@ -52,6 +52,7 @@ class Cause(StrEnum):
     FOREIGN_STORE = "other-users-store"
     OPTIONS = "other-options"
     ON_CPU = "ran-on-cpu"  #: and was meant for a GPU, or there is one
+    IDLE_GPU = "idle-gpu"  #: it asks for several GPUs, and not so many were seen to work
     NOT_FASTER = "not-faster-than-cpu"  #: the GPU, where both were timed
     SLOWER = "slower"
     SHIFTED = "slower-since-change"  #: a change on the host, which its sentence names

@@ -173,6 +173,28 @@ class GraphicsUse(Struct, frozen=True):
     memory: int  #: bytes at most, of its own memory, or of all where it has none
 
 
+class GpuUse(Struct, frozen=True):
+    """What is known of the part that one of several GPUs had in a variant's passes."""
+
+    name: str
+    architecture: str
+    address: str = ""  #: of PCI; empty: only its driver tells of it
+    entries: int = 0  #: that were created or used, for GPUs of its sort
+    alike: int = 1  #: GPUs of its sort, itself included
+    seconds: float = 0.0  #: as `GraphicsUse`, of all passes
+    used: bool | None = None  #: None: not known; False: it was not seen to work, and others with the same counters were
+
+    @property
+    def sentence(self) -> str:
+        """What is known of it, in words."""
+        where = f"{self.name} at {self.address}" if self.address else self.name
+        shared = f", as for all {self.alike} of its sort" if self.alike > 1 else ""
+        kernels = f"{self.entries} kernels for it{shared}" if self.entries else "no kernels for it"
+        worked = f"its engines worked {self.seconds:.1f} s, " if self.seconds else ""
+        state = {True: "used", False: "not seen to work", None: "unknown whether it was used"}[self.used]
+        return f"{where}: {state} ({worked}{kernels})"
+
+
 class DeviceUse(Struct, frozen=True):
     """Whether a GPU was used: by the kernels in caches, and by what the kernel counted."""
 
@@ -181,6 +203,7 @@ class DeviceUse(Struct, frozen=True):
     unplaced_entries: int = 0  #: for devices that are not here, or of which nobody knows what they are
     graphics: tuple[GraphicsUse, ...] = ()  #: devices that its processes had open; empty: none was seen, or no counters
     worked: bool = False  #: whether engines worked for it, also where it is not known for how long
+    gpus: tuple[GpuUse, ...] = ()  #: each, where its programs meet several
 
     @property
     def only_cpu(self) -> bool:

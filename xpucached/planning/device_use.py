@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpucached.domain.models import DeviceUse, GraphicsUse, RanOn
+from xpucached.domain.models import DeviceUse, GpuUse, GraphicsUse, RanOn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,15 +17,16 @@ def device_use(
     counts: Mapping[Target | None, int],
     devices: Iterable[Device],
     graphics: Iterable[Sequence[GraphicsUse]],
-    *,
-    worked: bool = False,
+    engines: Iterable[Mapping[str, int]] = (),
 ) -> DeviceUse:
     """Sum up a variant's passes.
 
     ``counts`` are its entries by what they are for (None: not known), ``devices`` those that its programs meet,
-    ``graphics`` what the kernel counted in each pass, ``worked`` whether engines were seen to work: xe tells no time
-    of what was looked at but once.
+    ``graphics`` what the kernel counted in each pass, ``engines`` by PCI address what shows that engines worked, of
+    each pass, too: xe tells no time of what was looked at but once.
     """
+    devices = tuple(devices)
+    busy = {address for one in engines for address, spent in one.items() if spent}
     gpus: set[Target] = set()
     others: set[Target] = set()
     for device in devices:
@@ -41,7 +42,34 @@ def device_use(
     on_gpus = sum(number for target, number in counts.items() if target in gpus)
     on_others = sum(number for target, number in counts.items() if target in others - gpus)
     unplaced = sum(counts.values()) - on_gpus - on_others
-    return DeviceUse(on_gpus, on_others, unplaced, tuple(sums.values()), worked)
+    each = _each(counts, devices, sums, busy | {address for address, one in sums.items() if one.seconds > 0})
+    return DeviceUse(on_gpus, on_others, unplaced, tuple(sums.values()), bool(busy), each)
+
+
+def _each(
+    counts: Mapping[Target | None, int], devices: Sequence[Device], sums: Mapping[str, GraphicsUse], busy: set[str]
+) -> tuple[GpuUse, ...]:
+    """Return the part of each GPU, where there are several.
+
+    Entries are for all GPUs of a sort, so where there are more of it, they do not tell which was used.
+    """
+    found: list[GpuUse] = []
+    for one in devices:
+        number = sum(counts.get(target, 0) for target in one.environments)
+        if one.is_cpu or not (one.pci_address or number):
+            continue
+        alike = sum(not each.is_cpu and not {*one.environments}.isdisjoint(each.environments) for each in devices)
+        address = one.pci_address or ""
+        row = sums.get(address)
+        used: bool | None = None
+        if address in busy or (number and alike == 1):
+            used = True
+        elif row is not None and any(other in busy and sums[other].driver == row.driver for other in sums):
+            # Older drivers of the kernel count nothing, so only what they count for another one says something.
+            used = False
+        seconds = row.seconds if row is not None else 0.0
+        found.append(GpuUse(one.name, one.architecture, address, number, max(1, alike), seconds, used))
+    return tuple(found) if len(found) > 1 else ()
 
 
 def ran_on(kind: str, use: DeviceUse) -> RanOn:

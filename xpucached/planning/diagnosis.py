@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +73,7 @@ def diagnose(
         *_outside(status.model, store, applications, uid),
         *_elsewhere(status.model, store, entries, option_variables, built_from),
         *_on_cpu(status.model, status.run, selecting, gpus=gpus),
+        *_idle_gpus(status.model, status.run),
         *_not_faster(name, beside),
         *_shifted(status.model, shifts),
         *_slower(status.model, baselines),
@@ -245,6 +247,28 @@ def _on_cpu(model: Model, run: Run | None, selecting: Collection[str], *, gpus: 
         led = f"; its variables say {', '.join(given)}" if given else ""
         words = f"{one.variant.label}: {one.use.sentence}; {asked}{led}"
         yield Explanation(Cause.ON_CPU, words, _command("model", "show", model.name))
+
+
+def _idle_gpus(model: Model, run: Run | None) -> Iterable[Explanation]:
+    asked, where = _asked_gpus(model)
+    for one in run.trials if run is not None and run.workload == model.workload.digest else ():
+        gpus = one.use.gpus if one.use is not None else ()
+        idle = [gpu for gpu in gpus if gpu.used is False]
+        # A part of a card of the data center may count as a GPU, by a setting of its driver.
+        if len(gpus) - len(idle) < asked and idle and not any(gpu.architecture.startswith("pvc") for gpu in gpus):
+            words = f"{one.variant.label}: {where} asks for {asked} GPUs; {'; '.join(gpu.sentence for gpu in idle)}"
+            yield Explanation(Cause.IDLE_GPU, words, _command("model", "show", model.name))
+
+
+def _asked_gpus(model: Model) -> tuple[int, str]:
+    """Return how many GPUs a model asks for, and by what; 0 where nothing says so."""
+    mask = model.workload.variables.get("ZE_AFFINITY_MASK", "")
+    numbers = {part.partition(".")[0].strip() for part in mask.split(",")} - {""}
+    if numbers:
+        return len(numbers), f"ZE_AFFINITY_MASK={mask}"
+    typed = " ".join(model.workload.command)
+    found = re.search(r"--(?:nproc[-_]per[-_]node|tensor-parallel-size)[= ](\d{1,3})\b", typed)
+    return (int(found[1]), found[0]) if found else (0, "")
 
 
 def _not_faster(name: str, compared_variants: Iterable[ComparedVariant]) -> Iterable[Explanation]:

@@ -70,6 +70,8 @@ def trials(values: Sequence[Trial], style: TextStyle) -> str:
     for one in values:
         if one.use is not None:
             text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(one.use.sentence)}', style, 2)}"
+        for gpu in one.use.gpus if one.use is not None else ():
+            text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(gpu.sentence)}', style, 2)}"
         if one.cpu is not None:
             text += f"\n  {fold(f'{plain(one.variant.label)}: {plain(_beside(one.cpu))}', style, 2)}"
         for line in one.evidence:

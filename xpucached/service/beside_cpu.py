@@ -130,5 +130,5 @@ class CpuRunner:
             for part in KINDS[found.store.kind].scanner.parts(found, self._context.clock(), (), None):
                 counts.update(entry.environment for entry in part.entries)
         devices = self._context.present.seen_by(model.name).devices
-        worked = any(any(one.engines.values()) for one in executions)
-        return ran_on("cpu", device_use(counts, devices, [one.graphics for one in executions], worked=worked))
+        graphics, engines = [one.graphics for one in executions], [one.engines for one in executions]
+        return ran_on("cpu", device_use(counts, devices, graphics, engines))

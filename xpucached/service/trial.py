@@ -273,8 +273,7 @@ class TrialRunner:
         for one in executions:
             for address, spent in one.engines.items():
                 engines[address] = engines.get(address, 0) + spent
-        worked = any(engines.values())
-        use = device_use(known, devices, [one.graphics for one in executions], worked=worked)
+        use = device_use(known, devices, [one.graphics for one in executions], [engines])
         evidence = [f"{count} entries are for {one.device}, driver {one.toolchain}" for one, count in counts.items()]
         evidence += [f"the engines of {address} worked for it" for address, spent in engines.items() if spent]
         names = sorted({one.device for one in counts})

@@ -39,7 +39,7 @@ def devices() -> list[Device]:
         (device_use({CPU: 1}, devices(), [(B580,), (B580,)]), "(xe) worked 3.0 s for it, with 3 MiB at most", False),
         # A client of xe that was looked at once tells cycles, and no time.
         (
-            device_use({CPU: 1}, devices(), [(GraphicsUse("0000:03:00.0", "xe", 0.0, 0),)], worked=True),
+            device_use({CPU: 1}, devices(), [(GraphicsUse("0000:03:00.0", "xe", 0.0, 0),)], [{"0000:03:00.0": 1}]),
             "the engines of a GPU worked for it, for a time that is not known",
             False,
         ),
@@ -84,7 +84,7 @@ def test_what_was_used_is_said_as_far_as_it_was_seen(use: DeviceUse, words: str,
 def test_another_device_was_used_only_where_that_is_known(
     kind: str, counts: dict[Target | None, int], place: RanOn, *, engines: bool
 ) -> None:
-    assert ran_on(kind, device_use(counts, devices(), [], worked=engines)) is place
+    assert ran_on(kind, device_use(counts, devices(), [], [{"0000:03:00.0": int(engines)}])) is place
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,85 @@ def test_why_names_what_ran_on_the_cpu_and_was_meant_for_a_gpu(
     assert bool(found) is said
     assert all("no kernel for a GPU was used" in one.message for one in found)
     assert all("(hidden)" in repr(redact(one)) for one in found)
+
+
+OTHER_SORT = sycl_target("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) A770 Graphics", "3.0", "25.1")
+ADDRESSES = ("0000:03:00.0", "0000:04:00.0", "0000:05:00.0")
+
+
+def several() -> list[Device]:
+    """Return two GPUs of one sort, one of another, and a processor."""
+    sorts = (("bmg-g21", OPENCL), ("bmg-g21", OPENCL), ("acm-g10", OTHER_SORT))
+    cards = [
+        Device(f"GPU {number}", Architecture(name), pci_address=ADDRESSES[number], environments=(target,))
+        for number, (name, target) in enumerate(sorts)
+    ]
+    return [*cards, devices()[1]]
+
+
+@pytest.mark.parametrize(
+    ("counts", "seconds", "engines", "used"),
+    [
+        # Entries are for both of a sort: which of them was used they do not tell.
+        ({OPENCL: 4}, (), {}, [None, None, None]),
+        ({OPENCL: 4, OTHER_SORT: 2}, (), {}, [None, None, True]),
+        ({OPENCL: 4, OTHER_SORT: 2}, (1.5, 0.0, 0.0), {}, [True, False, True]),
+        ({OPENCL: 4}, (1.5, 2.0, 0.0), {}, [True, True, False]),
+        ({OPENCL: 4}, (0.0, 0.0, 0.0), {ADDRESSES[1]: 7}, [False, True, False]),
+        # Nothing was seen of any: their kernel driver may count nothing.
+        ({CPU: 4}, (0.0, 0.0, 0.0), {}, [None, None, None]),
+        ({None: 1}, (), {}, [None, None, None]),
+    ],
+)
+def test_of_several_gpus_each_is_proven_by_itself(
+    counts: dict[Target | None, int], seconds: tuple[float, ...], engines: dict[str, int], used: list[bool | None]
+) -> None:
+    graphics = [GraphicsUse(address, "xe", spent, 0) for address, spent in zip(ADDRESSES, seconds, strict=False)]
+    use = device_use(counts, several(), [graphics, ()], [engines])
+    assert [one.used for one in use.gpus] == used
+    assert [(one.entries, one.alike) for one in use.gpus] == [
+        (counts.get(target, 0), alike) for target, alike in ((OPENCL, 2), (OPENCL, 2), (OTHER_SORT, 1))
+    ]
+    assert device_use(counts, devices(), [graphics]).gpus == ()
+
+
+def test_each_of_several_gpus_has_its_sentence() -> None:
+    graphics = [GraphicsUse(ADDRESSES[0], "xe", 1.5, 0), GraphicsUse(ADDRESSES[1], "xe", 0.0, 0)]
+    use = device_use({OPENCL: 4}, several(), [graphics])
+    assert [one.sentence for one in use.gpus] == [
+        "GPU 0 at 0000:03:00.0: used (its engines worked 1.5 s, 4 kernels for it, as for all 2 of its sort)",
+        "GPU 1 at 0000:04:00.0: not seen to work (4 kernels for it, as for all 2 of its sort)",
+        "GPU 2 at 0000:05:00.0: unknown whether it was used (no kernels for it)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "mask", "used", "said"),
+    [
+        ("torchrun --nproc-per-node 2 app.py", "", (1.0, 0.0, 0.0), True),
+        ("vllm serve --tensor-parallel-size=2", "", (1.0, 0.0, 0.0), True),
+        ("app", "0,1.0,1.1", (1.0, 0.0, 0.0), True),
+        ("app", "0,1", (1.0, 1.0, 0.0), False),
+        # Of one of them nothing is known.
+        ("app", "0,1", (1.0, 0.0), False),
+        # Nothing says how many it means.
+        ("app", "", (1.0, 0.0, 0.0), False),
+        ("app", "0", (1.0, 0.0, 0.0), False),
+    ],
+)
+def test_why_names_the_gpus_that_stayed_idle(command: str, mask: str, used: tuple[float, ...], *, said: bool) -> None:
+    given = replace(
+        make_model("net"), command=tuple(command.split()), variables={"ZE_AFFINITY_MASK": mask} if mask else {}
+    )
+    given = replace(given, workload=given.model.workload.digest)
+    graphics = [GraphicsUse(address, "i915", spent, 0) for address, spent in zip(ADDRESSES, used, strict=False)]
+    trial = replace(make_run().trials[0], use=device_use({OPENCL: 4}, several(), [graphics]))
+    run = replace(make_run(), workload=given.workload, trials=(trial,))
+    found = [one for one in ask(replace(given, run=run)).explanations if one.cause is Cause.IDLE_GPU]
+    assert bool(found) is said
+    for one in found:
+        assert "asks for 2 GPUs" in one.message
+        assert "0000:04:00.0: not seen to work" in one.message
 
 
 def test_the_supervisor_s_word_is_read_with_suspicion() -> None:
