@@ -25,8 +25,9 @@ from xpucached.catalog.tables import (
     TRIALS,
 )
 from xpucached.domain.beside_cpu import CpuComparison
+from xpucached.domain.device_use import DeviceUse
 from xpucached.domain.libraries import Libraries, SyclRuntime
-from xpucached.domain.models import DeviceUse, Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
+from xpucached.domain.models import Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Variant
 from xpucached.errors import NotFound

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xpucached.domain.models import DeviceUse, GpuUse, GraphicsUse, RanOn
+from xpucached.domain.device_use import DeviceUse, GpuUse, GraphicsUse
+from xpucached.domain.models import RanOn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

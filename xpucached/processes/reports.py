@@ -10,7 +10,8 @@ from typing import Final
 from msgspec import Struct, field
 
 from xpucached import messages
-from xpucached.domain.models import Figures, GraphicsUse, Outcome, RanOn
+from xpucached.domain.device_use import GraphicsUse
+from xpucached.domain.models import Figures, Outcome, RanOn
 from xpucached.printing import encodable
 
 _TEXT: Final = 2000

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from xpucached.domain.models import GraphicsUse, Outcome, Pass
+from xpucached.domain.device_use import GraphicsUse
+from xpucached.domain.models import Outcome, Pass
 from xpucached.domain.stores import EntryId
 from xpucached.processes import child
 from xpucached.processes.output import ChildOutput

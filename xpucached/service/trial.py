@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from xpucached.domain.dependencies import Dependency
-    from xpucached.domain.models import DeviceUse, Model, Workload
+    from xpucached.domain.device_use import DeviceUse
+    from xpucached.domain.models import Model, Workload
     from xpucached.domain.stores import FoundStore
     from xpucached.host.proofs import DependencySnapshot
     from xpucached.processes.results import RunResult

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from tests.support.api_stub import OPENCL, make_model, make_run
 from tests.support.builders import sycl_target
 from tests.unit.planning.test_diagnosis import ask
+from xpucached.domain.device_use import DeviceUse, GraphicsUse
 from xpucached.domain.diagnosis import Cause
 from xpucached.domain.host import Device
-from xpucached.domain.models import DeviceUse, GraphicsUse, RanOn
+from xpucached.domain.models import RanOn
 from xpucached.domain.names import Architecture
 from xpucached.domain.targets import Target
 from xpucached.domain.workloads import Variant
