@@ -103,6 +103,7 @@ def test_parts_of_lists(served: Running, capsys: pytest.CaptureFixture[str], mon
     assert names("--sort", "size", "--limit", "2") == ["llama-2", "net-2"]
     assert names("--sort", "name", "n*") == ["net-0", "net-1", "net-2"]
     assert names("nothing*") == []
+    assert run(capsys, "model", "list", "nothing*") == (0, "none of them matches\n", "")
     assert names("--since", "1s") == [], "they were run long ago"
     assert len(names("--since", "100000000d")) == 6
     some = [replace(make_run(), id=number, model=ModelName(f"net-{number % 2}")) for number in range(30)]

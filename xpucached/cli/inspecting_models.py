@@ -69,7 +69,8 @@ def told(options: Namespace, path: Path) -> tuple[list[Path], Told]:
                 known = asked(client, found)
     except XpucachedError as error:
         if not there and os.sep in options.target:
-            raise NotFound(f"{options.target}: {_why_absent(path)}") from error
+            hint = "name a file, a wheel, a folder or a model"
+            raise NotFound(f"{options.target}: {_why_absent(path)}", hint=hint) from error
         if not there:
             message = f"{options.target}: {_why_absent(path)}, and no model that is known here: {error.message}"
             raise NotFound(message, hint=error.hint) from error

@@ -140,6 +140,10 @@ def part(output: Output, request: Request[tuple[T, ...]]) -> int:
     if is_asked(output):
         rows = answer.data if isinstance(answer.data, list) else []
         kept = _kept(output, answer.value)
+        if rows and not kept and not (output.json or output.quiet):
+            # That there is none would be wrong.
+            output.say("none of them matches")
+            return 0
         answer = Answer([rows[index] for index in kept], answer.kind)
     look = answers.of(type(request))
     output.tell(answer, look.write, look.names)
