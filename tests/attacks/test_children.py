@@ -30,7 +30,7 @@ from tests.support.builders import sycl_target
 from xpucached.api.requests import AddModel
 from xpucached.catalog import opening, tables
 from xpucached.cli import bundles, dry_imports, installed_files
-from xpucached.domain.bundles import InspectBundle
+from xpucached.domain.bundles import ImportBundle, InspectBundle
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.domain.models import Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
@@ -227,7 +227,7 @@ def ask_for_an_account(lair: Path) -> None:
 
 def take_a_bundle_in(lair: Path) -> None:
     with pytest.raises(XpucachedError):
-        taking._imported(lair.parent / "none", {}, threading.Event())
+        taking._imported(ImportBundle(lair.parent / "none"), {}, threading.Event())
 
 
 def look_for_modules(lair: Path) -> None:

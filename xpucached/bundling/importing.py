@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -178,6 +179,7 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
             for root in todo.stores.values():
                 _make(root)
             todo.publish(progress)
+            until = None if order.seconds is None else time.monotonic() + order.seconds
             signer = None if recipes is None else verdict(bundle, recipes).signer
             compiled = Recompiler(
                 used,
@@ -186,14 +188,15 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
                 progress,
                 0 if recipes is None else recipes.facts.entries,
                 trusted=signer is not None,
+                until=until,
             )
             if recipes is not None:
                 if order.unattended and signer is None:
                     todo.skipped["recipes that no trusted key has signed"] += recipes.facts.entries
                 else:
-                    compiled.run(wanted(bundle, recipes, used, todo.stores, Shard()))
+                    compiled.run(wanted(bundle, recipes, used, todo.stores, Shard()), order.first)
     nothing = not (todo.published or todo.present or compiled.made or compiled.present or compiled.failures)
-    if nothing and not todo.skipped:
+    if nothing and not todo.skipped and not order.first:
         raise WrongHost("nothing in the bundle is for a device of this host", hint="see: xpucachectl bundle inspect")
     # What was published a moment ago is there, of course, when its recipe's turn comes.
     present = todo.present + max(0, compiled.present - len(todo.published) - todo.present)
@@ -206,6 +209,7 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
         failures=tuple(compiled.failures),
         skipped=dict(todo.skipped),
         made=(*todo.published, *(replace(one, signer=signer or "") for one in compiled.made)),
+        next=compiled.next,
     )
 
 

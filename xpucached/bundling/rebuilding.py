@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -89,11 +90,13 @@ class Recompiler:
         threads: int = 0,
         *,
         trusted: bool,
+        until: float | None = None,
     ) -> None:
         """``limit`` are the seconds for one; ``cache`` is where the GPU driver keeps its own meanwhile.
 
         ``threads`` is how many compile at a time; 0: as many as there are processors for us.  What nobody who is
-        ``trusted`` signed is compiled only with build options that are known.
+        ``trusted`` signed is compiled only with build options that are known.  But for the first recipe none is begun
+        when ``until`` (of the monotonic clock) is over.
         """
         self._used = used
         self._stores = stores
@@ -103,7 +106,8 @@ class Recompiler:
         self._cache = cache
         self._trusted = trusted
         self._threads = threads or min(_MOST_WORKERS, capacity.cores())
-        self._queue: queue.Queue[Wanted | None] = queue.Queue(2 * _MOST_WORKERS)
+        self._until = until
+        self._queue: queue.Queue[tuple[int, Wanted] | None] = queue.Queue(2 * _MOST_WORKERS)
         self._lock = threading.Lock()
         self._cores = CoreBudget()
         self._absent = 0
@@ -112,22 +116,29 @@ class Recompiler:
         self.made: list[MadeEntry] = []
         self.found: list[Path] = []  #: directories of entries that were there before
         self.failures: list[RecipeFailure] = []
+        self.next: int | None = None  #: the first one that was not begun, as the time was up
 
     @property
     def present(self) -> int:
         """How many were there before."""
         return len(self.found)
 
-    def run(self, wanted: Iterator[Wanted]) -> None:
-        """Compile what is wanted.  Raises OSError of the stores, and `HostError` where no compiler starts."""
-        workers = [threading.Thread(target=self._work) for _ in range(self._threads)]
-        for one in workers:
-            one.start()
+    def run(self, wanted: Iterator[Wanted], first: int = 0) -> None:
+        """Compile what is wanted, from the ``first`` on.
+
+        Raises OSError of the stores, and `HostError` where no compiler starts.
+        """
+        workers: list[threading.Thread] = []
         try:
-            for item in wanted:
-                if self._cancel.is_set():
+            for _ in range(self._threads):
+                worker = threading.Thread(target=self._work, args=(first,))
+                worker.start()
+                workers.append(worker)
+            for number, item in enumerate(wanted):
+                if self._cancel.is_set() or self._is_late(number, first):
                     break
-                self._queue.put(item)
+                if number >= first:
+                    self._queue.put((number, item))
         except BaseException:
             self._cancel.set()
             raise
@@ -141,14 +152,22 @@ class Recompiler:
         if self._absent >= _MOST_ABSENT:
             raise HostError(f"no compiler can be started: {self.failures[-1].why}", hint="see: xpucachectl devices")
 
-    def _work(self) -> None:
+    def _is_late(self, number: int, first: int) -> bool:
+        """Return whether the time is up for a recipe, and remember where to go on; the first one always has time."""
+        if self._until is None or number <= first or time.monotonic() < self._until:
+            return False
+        with self._lock:
+            self.next = number if self.next is None else min(self.next, number)
+        return True
+
+    def _work(self, first: int) -> None:
         compilers: dict[CompilerSpec, CompilerProcess] = {}
         core = self._cores.slot()
         try:
             with scratch.directory() as place:
                 while (item := self._next(core)) is not None:
-                    if core.hold(self._cancel):
-                        self._one(item, compilers, os.path.realpath(place))
+                    if not self._is_late(item[0], first) and core.hold(self._cancel):
+                        self._one(item[1], compilers, os.path.realpath(place))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
             self._broken.append(error)
             self._cancel.set()
@@ -159,7 +178,7 @@ class Recompiler:
             for one in compilers.values():
                 one.close()
 
-    def _next(self, core: CoreSlot) -> Wanted | None:
+    def _next(self, core: CoreSlot) -> tuple[int, Wanted] | None:
         """Wait for what is wanted next; None is the end.  Others have the core while there is nothing to do."""
         with contextlib.suppress(queue.Empty):
             return self._queue.get_nowait()

@@ -147,6 +147,8 @@ class ImportBundle(Struct, frozen=True, tag="import", tag_field="order"):
     binaries: Binaries = Binaries.TRUSTED
     dry_run: bool = False
     unattended: bool = False  #: nothing unsigned is taken, not even recipes
+    seconds: float | None = None  #: after so many seconds of compiling no further recipe is begun
+    first: int = 0  #: so many recipes are passed over: an import whose time was up has seen to them
 
 
 class ReplayBundle(Struct, frozen=True, tag="replay", tag_field="order"):
@@ -303,6 +305,7 @@ class ImportReport(Struct, frozen=True, tag="import", tag_field="kind"):
     failures: tuple[RecipeFailure, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     made: tuple[MadeEntry, ...] = ()  #: what came in as it was; then what was compiled
+    next: int | None = None  #: its time was up: with which recipe to go on; None: all was seen to
 
 
 class BundleReplayReport(Struct, frozen=True, tag="replay", tag_field="kind"):

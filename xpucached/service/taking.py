@@ -2,6 +2,7 @@
 
 Another unit fetches them: a daemon has no network.  They are read by a child, which takes what a trusted key has signed
 and nothing else, as ``bundle import --unattended`` does; what fits is published, the rest is compiled from its recipes.
+That may take hours, so it is done in turns, between which goes whatever else changes entries.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 _MOST: Final = 64
 """Bundles in the folder that are looked at."""
 _LARGEST: Final = 64 << 20
-_SECONDS: Final = 6 * 3600.0
-"""For one bundle; what is left is compiled when it is needed."""
+_TURN: Final = 60.0
+"""Seconds of compiling after which no further recipe of a bundle is begun before others had their turn."""
+_SECONDS: Final = 1800.0
+"""Seconds that a turn may take altogether, with reading the bundle before it, and what was begun."""
 _STEP: Final = 0.2
 
 
@@ -42,36 +45,52 @@ class BundleTaker:
         self._scanner = scanner
         self._taken: dict[tuple[object, ...], XpucachedError | None] = {}
         """What was taken in, or why it was not."""
+        self._begun: dict[tuple[object, ...], int] = {}
+        """What is taken in by and by, and with which of its recipes to go on."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is something to go on with."""
+        return bool(self._begun)
 
     async def take(self) -> None:
-        """Take in what is new, or was not for this driver.  Raises what went wrong with one, after the others."""
+        """Take in what is new, or was not for this driver, for a turn.  Raises what was wrong with one, at the end."""
         bundles, host = self._context.settings.bundles, self._context.present
         if not bundles.take or not host.offered:
+            self._begun = {}
             return
         folders = bundles.folder, HOST_KEYS, self._context.settings.file.parent / HOST_KEYS.name
         found, trusted = await asyncio.to_thread(_lying, *folders)
         # What is refused is so until it, the driver, or whom we trust is another.
         due = {(*key, trusted, host.drivers_met): path for key, path in found.items()}
+        self._begun = {key: number for key, number in self._begun.items() if key in due}
         for key, path in due.items():
             if key not in self._taken:
-                async with self._context.locks.changing:
-                    self._taken[key] = await self._taken_in(path)
+                await self._one(key, path)
         self._taken = {key: wrong for key, wrong in self._taken.items() if key in due}
         for wrong in filter(None, self._taken.values()):
             raise wrong
 
-    async def _taken_in(self, path: Path) -> XpucachedError | None:
+    async def _one(self, key: tuple[object, ...], path: Path) -> None:
+        wrong, following = None, None
         try:
-            await self._take(path)
+            async with self._context.locks.changing:
+                following = await self._take(path, self._begun.get(key, 0))
         except XpucachedError as error:
-            return error
-        return None
+            wrong = error
+        if following is None:
+            self._taken[key] = wrong
+            self._begun.pop(key, None)
+        else:
+            self._begun[key] = following
 
-    async def _take(self, path: Path) -> None:
+    async def _take(self, path: Path, first: int) -> int | None:
+        """Take a bundle in from that recipe on; give with which to go on, None if all was seen to."""
         cancel = threading.Event()
         # A worker does not have its user's places, but those that systemd says.
         places = {"XPUCACHED_PATHS_CACHE": str(self._context.settings.paths.cache)}
-        doing = asyncio.ensure_future(asyncio.to_thread(_imported, path, {**self._context.base, **places}, cancel))
+        order = ImportBundle(path, unattended=True, seconds=_TURN, first=first)
+        doing = asyncio.ensure_future(asyncio.to_thread(_imported, order, {**self._context.base, **places}, cancel))
         try:
             report = await asyncio.shield(doing)
         except asyncio.CancelledError:
@@ -80,7 +99,7 @@ class BundleTaker:
             doing.exception()
             raise
         if report is None or not report.made:
-            return
+            return None if report is None else report.next
         for signer in sorted({one.signer for one in report.made}):
             its = tuple(one for one in report.made if one.signer == signer)
             await self._context.write(record_import, its, report.view.digest, signer, self._context.clock())
@@ -88,6 +107,7 @@ class BundleTaker:
         words = f"{report.published} programs taken from a bundle, {report.rebuilt} compiled from its recipes"
         told = {"bundle": report.view.digest, "published": str(report.published), "rebuilt": str(report.rebuilt)}
         self._context.events.post("bundle-taken", words, told)
+        return report.next
 
 
 def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], tuple[int, ...]]:
@@ -113,16 +133,17 @@ def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], t
     return found, tuple(changed)
 
 
-def _imported(path: Path, base: Mapping[str, str], cancel: threading.Event) -> ImportReport | None:
+def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Event) -> ImportReport | None:
     """Have a child take a bundle in; None if nothing in it is for this host.  Raises what it refused."""
+    path = order.source
     ours = {name: text for name, text in base.items() if name.startswith("XPUCACHED_")}
     with child.Pipes() as pipes:
-        order = pipes.content("order", codec.dumps(codec.to_json(ImportBundle(path, unattended=True))))
+        told = pipes.content("order", codec.dumps(codec.to_json(order)))
         answers, theirs = pipes.from_child()
-        command = [*child.module("xpucached.bundling"), "--order", str(order), "--fd", str(theirs)]
+        command = [*child.module("xpucached.bundling"), "--order", str(told), "--fd", str(theirs)]
         started = child.start(command, variables=child.environment(ours, base=base), pipes=pipes)
         try:
-            said = _heard(answers, cancel)
+            said = _read(answers, cancel)
         finally:
             child.end(started)
     try:
@@ -139,7 +160,7 @@ def _imported(path: Path, base: Mapping[str, str], cancel: threading.Event) -> I
         raise XpucachedError(f"{path}: the program for bundles answered what cannot be read: {error}") from error
 
 
-def _heard(answers: int, cancel: threading.Event) -> bytes:
+def _read(answers: int, cancel: threading.Event) -> bytes:
     """Return what a child says until it ends, or until it is to end."""
     poll = select.poll()
     poll.register(answers, select.POLLIN)

@@ -113,14 +113,14 @@ class Upkeep:
             self._again = False
             # No model is to run into what is damaged.
             mended = await self._mend()
-            # What others compiled need not be compiled here.
+            # What others compiled need not be compiled here; what is left of it after a turn comes in the next round.
             async with self._parts.part(automatic.TAKE):
                 await self._taker.take()
             await self._replay()
             await self._prewarm()
             self._prewarmer.throttle.booting = False
             # A run, or who asked for something, may have met another driver, and no look follows.
-            self._again = self._again or self._replay_comes_first()
+            self._again = self._again or self._replay_comes_first() or self._taker.unfinished
             if mended and not self._replay_comes_first():
                 # Else the models are not warmed yet, and what they need of an older driver would stay.
                 await self._evict()

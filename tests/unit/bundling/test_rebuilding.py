@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,3 +84,21 @@ def test_what_nobody_signed_does_not_reach_the_compiler_with_others(
     compiled = Recompiler(used, {TARGET.kind: tmp_path}, 1, lambda *_: None, 1, trusted=trusted)
     compiled.run(iter([Wanted(recipe, TARGET)]))
     assert [one.why for one in compiled.failures] == [why]
+
+
+def test_recipes_are_seen_to_by_turns_and_each_sees_to_one(tmp_path: Path) -> None:
+    now = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
+    used = UsedDriver(OtherDriver((TARGET,), "", {}), now, {})
+    keys = [EntryKey(f"{number}/1/2/3/0") for number in range(5)]
+    recipes = [Recipe(EntryId(Store(TARGET.kind, tmp_path), key), b"spirv", b"-Xfinalizer x", {}) for key in keys]
+    seen: list[EntryKey] = []
+    first: int | None = 0
+    while first is not None:
+        compiled = Recompiler(
+            used, {TARGET.kind: tmp_path}, 1, lambda *_: None, 1, trusted=False, until=time.monotonic()
+        )
+        compiled.run((Wanted(one, TARGET) for one in recipes), first)
+        seen += [one.key for one in compiled.failures]
+        assert compiled.next in {first + 1, None}
+        first = compiled.next
+    assert seen == keys
