@@ -186,6 +186,17 @@ def test_a_loader_names_its_function_files_and_options(tmp_path: Path) -> None:
     }
 
 
+def test_of_a_model_s_folder_everything_counts_also_if_it_is_where_one_stood(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/model.safetensors").write_bytes(b"x")
+    exercise = RunSpec(loader=Loader.TRANSFORMERS, python=sys.executable, target=str(tmp_path), inputs="random")
+    for where in (tmp_path, tmp_path / "parts"):
+        found = proofs.named(Workload((), where, {}, exercise=exercise), {}).named
+        told = {one.path for one in found if one.role is Role.ARGUMENT}
+        assert told >= {str(tmp_path / "config.json"), str(tmp_path / "parts/model.safetensors")}
+
+
 def test_nothing_that_is_no_file_is_touched_and_nothing_is_without_bounds(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")

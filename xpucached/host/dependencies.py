@@ -93,7 +93,8 @@ class Needs:
         if FORMS[exercise.loader].target is Named.FUNCTION:
             self._modules([exercise.target.partition(":")[0]], [self._directory, *self._roots()])
         elif exercise.target:
-            self._argument(exercise.target)
+            # What a loader reads it reads wherever the model works.
+            self._argument(exercise.target, works_there=False)
         for text in (
             exercise.inputs if exercise.inputs not in {RANDOM, SHIPPED} else "",
             exercise.requests,
@@ -203,8 +204,12 @@ class Needs:
             self._searched.add(path)
             self._follow(_BETWEEN.split(self._text(path))[:_WORDS])
 
-    def _argument(self, word: str) -> None:
-        """Note the file or directory that a word, or its part behind ``=``, names."""
+    def _argument(self, word: str, *, works_there: bool = True) -> None:
+        """Note the file or directory that a word, or its part behind ``=``, names.
+
+        Where the program itself works, what it writes cannot be told from what it needs: with ``works_there`` that
+        directory is passed over.
+        """
         for text in dict.fromkeys((word, word.partition("=")[2])):
             if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:
                 continue
@@ -217,8 +222,7 @@ class Needs:
                 continue
             if stat.S_ISREG(mode):
                 self.add(path, Role.ARGUMENT)
-            elif stat.S_ISDIR(mode) and not f"{self._directory}/".startswith(f"{path.rstrip('/')}/"):
-                # Where the program itself works, what it writes cannot be told from what it needs.
+            elif stat.S_ISDIR(mode) and not (works_there and f"{self._directory}/".startswith(f"{path.rstrip('/')}/")):
                 self._folder(path, 0)
 
     def _folder(self, path: str, depth: int) -> None:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import http.client
 import io
+import ipaddress
 import socket
 import ssl
 import time
@@ -42,9 +43,25 @@ def address(text: str, told_by: SplitResult, *, relative: bool = True) -> SplitR
         _ = url.port
     except ValueError:
         raise RegistryError(f"{text[:200]} is no address of a registry") from None
-    if is_loopback(url.hostname or "") and not is_loopback(told_by.hostname or ""):
+    if _leads_here(url.hostname or "") and not _leads_here(told_by.hostname or ""):
         raise RegistryError(f"{told_by.hostname} sends to a server of this host itself: {url.netloc[:200]}")
     return url
+
+
+def _leads_here(host: str) -> bool:
+    """Return whether whoever connects to a host meets this one, however its name or address is written."""
+    name = host.strip("[]").casefold().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    with contextlib.suppress(OSError, UnicodeEncodeError):
+        # As resolvers read them: 127.1, 0x7f000001 and 2130706433 are one address.
+        name = socket.inet_ntoa(socket.inet_aton(name))
+    try:
+        found = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    found = getattr(found, "ipv4_mapped", None) or found
+    return found.is_loopback or found.is_unspecified
 
 
 class _Patient:

@@ -402,7 +402,15 @@ def test_an_address_that_is_none_is_said(registry: SmallRegistry, bundle: Path, 
 
 def test_who_is_elsewhere_sends_nobody_to_a_server_of_this_host() -> None:
     base = urlsplit("https://registry.example.com/v2/")
-    for where in ("http://127.0.0.1:631/", "//localhost/x", "http://[::1]:8080/"):
+    ways = ["http://127.0.0.1:631/", "//localhost/x", "http://[::1]:8080/", "http://127.1/", "http://2130706433:631/"]
+    ways += [
+        "http://0x7f000001/",
+        "http://0.0.0.0/",
+        "http://[::]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://localhost./",
+    ]
+    for where in ways:
         with pytest.raises(RegistryError, match="a server of this host itself"):
             transport.address(where, base)
     assert transport.address("blobs/x", base).geturl() == "https://registry.example.com/v2/blobs/x"
