@@ -205,6 +205,17 @@ def test_what_is_trusted_is_taken_in_and_all_else_is_compiled_here(
     assert [one.why for one in other.images] == ["the driver here is another one"]
     assert compiled(first, tmp_path / "other", *KERNELS, driver=later.driver) == (len(KERNELS), 0)
 
+    # In turns that have no time, each of which sees to one recipe, the same comes about.
+    turns: list[int] = []
+    following: int | None = 0
+    while following is not None:
+        part = done(ImportBundle(tmp_path / "bundle", tmp_path / "turns", seconds=0.0, first=following))
+        assert isinstance(part, ImportReport)
+        turns.append(part.rebuilt)
+        following = part.next
+    assert turns == [1] * len(KERNELS)
+    assert content(tmp_path / "turns") == content(tmp_path / "other")
+
 
 @pytest.mark.runtime
 def test_without_a_daemon_a_network_and_variables_shards_make_what_the_runtime_does(
