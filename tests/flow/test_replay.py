@@ -511,7 +511,7 @@ def test_a_rebuild_waits_for_a_core_that_other_users_hold(home: Path, sycl_store
             work.result(1.5)
         others.give_back()
         results, _ = work.result(30)
-    assert results.heard == 1
+    assert results.answered == 1
     # When it is over others have it again.
     assert others.hold(threading.Event())
     others.give_back()

@@ -141,17 +141,17 @@ def test_what_is_told_of_one_kind_says_nothing_of_another(catalog: Catalog, tmp_
 
 @pytest.mark.parametrize("deaf", ["", "it cannot be written to"])
 def test_where_nothing_can_be_told_nothing_is_proven(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: str
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why_incomplete: str
 ) -> None:
     root = tmp_path / "store"
     shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
-    monkeypatch.setattr(sycl.trace, "collect", lambda *_: Recording(deaf=deaf))
+    monkeypatch.setattr(sycl.trace, "collect", lambda *_: Recording(why_incomplete=why_incomplete))
     attempt = attempted(
         catalog, root, f"echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2", tmp_path
     )
 
-    assert attempt.trial.outcome is (Outcome.UNPROVEN if deaf else Outcome.WARMED)
-    assert deaf in attempt.trial.detail
+    assert attempt.trial.outcome is (Outcome.UNPROVEN if why_incomplete else Outcome.WARMED)
+    assert why_incomplete in attempt.trial.detail
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -354,7 +354,7 @@ def test_who_made_and_who_loaded_is_what_the_runtimes_own_traces_say(
                 seen.append((touch, program))
             ears.touches.append(touch)
 
-        watcher._heard = heard
+        watcher._on_event = heard
         used_last: dict[int, frozenset[EntryKey]] = {}
         sets = [("exp", "sqrt", "abs"), ("tanh", "sin", "exp")]
         for _ in range(2):

@@ -232,10 +232,10 @@ class FullKind(FakeKind):
     def variables(self, store: Store) -> Mapping[str, str]:
         return {"FULL_TRACE": str(store.root)}
 
-    def unheard(self, directory: Path) -> str:
+    def why_untold(self, directory: Path) -> str:
         return "it is told to be silent" if (directory / "full.silent").exists() else ""
 
-    def mute(self, host: Host) -> str:  # noqa: ARG002
+    def why_not_kept(self, host: Host) -> str:  # noqa: ARG002
         return ""
 
     def collect(self, store: Store, before: frozenset[EntryKey], host: Host) -> Recording:  # noqa: ARG002

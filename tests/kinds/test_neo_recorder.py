@@ -195,7 +195,7 @@ def test_beyond_so_many_traces_it_is_not_known_what_was_asked_for(
 ) -> None:
     monkeypatch.setattr(recorder, "_ASKED", 4)
     told = recorder.collect(store, keys(store), HOST)
-    assert (len(told.used), told.deaf) == (4, "it holds more than 8 files of traces")
+    assert (len(told.used), told.why_incomplete) == (4, "it holds more than 8 files of traces")
     assert left(store) == []
 
 
@@ -229,7 +229,7 @@ def test_a_source_of_a_hundred_million_bytes_is_not_kept(store: Store) -> None:
 def test_a_root_that_is_a_link_now_is_left_alone(store: Store, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(store.root)
     assert recorder.collect(Store(NAME, tmp_path / "nothing"), frozenset(), HOST) == Recording()
-    assert recorder.collect(Store(NAME, tmp_path / "link"), frozenset(), HOST).deaf
+    assert recorder.collect(Store(NAME, tmp_path / "link"), frozenset(), HOST).why_incomplete
     recorder.forget(Store(NAME, tmp_path / "link"))
     assert len(left(store)) == 10
     recorder.forget(store)
@@ -246,7 +246,7 @@ def test_a_directory_with_a_traces_name_is_no_lookup(store: Store) -> None:
 
 def test_where_nothing_can_be_written_nothing_can_be_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_given, **_more: False)
-    assert recorder.collect(store, keys(store), HOST).deaf == "it cannot be written to"
+    assert recorder.collect(store, keys(store), HOST).why_incomplete == "it cannot be written to"
 
 
 def test_what_names_are_made_from_is_tried_in_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,12 +336,12 @@ def test_for_a_driver_that_keeps_nothing_no_entry_is_valid(tmp_path: Path, conte
     driver = replace(LIBRARY, path=tmp_path / "libigdrcl.so", target=tmp_path / "libigdrcl.so", size=len(content))
     host = replace(HOST, driver=(LIBRARY, driver))
     # One that cannot be read may keep what it compiles.
-    assert (set(targets.targets(host)), recorder.mute(host)) == ({BY_ZERO, BY_OPENCL}, "")
+    assert (set(targets.targets(host)), recorder.why_not_kept(host)) == ({BY_ZERO, BY_OPENCL}, "")
     driver.target.write_bytes(content)
     assert set(targets.targets(host)) == ({BY_ZERO, BY_OPENCL} if keeps else {BY_ZERO})
-    assert bool(recorder.mute(host)) is not keeps
+    assert bool(recorder.why_not_kept(host)) is not keeps
     # Where no GPU is, nobody misses it.
-    assert recorder.mute(replace(host, devices=())) == ""
+    assert recorder.why_not_kept(replace(host, devices=())) == ""
 
 
 # -- the switches ------------------------------------------------------------------------------------------------------
@@ -349,6 +349,6 @@ def test_for_a_driver_that_keeps_nothing_no_entry_is_valid(tmp_path: Path, conte
 
 @pytest.mark.parametrize("name", ["neo.config", "igdrcl.config"])
 def test_a_file_that_replaces_the_switches_is_named(tmp_path: Path, name: str) -> None:
-    assert recorder.unheard(tmp_path) == ""
+    assert recorder.why_untold(tmp_path) == ""
     (tmp_path / name).write_text("")
-    assert name in recorder.unheard(tmp_path)
+    assert name in recorder.why_untold(tmp_path)

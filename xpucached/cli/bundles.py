@@ -200,10 +200,10 @@ class _Complaint:
         self._end = bytearray()
         # A descriptor of our own: the other one is closed when the program is ended.
         source = os.dup(started.stderr.fileno()) if started.stderr is not None else None
-        self._thread = threading.Thread(target=self._hear, args=(source,), name="complaint", daemon=True)
+        self._thread = threading.Thread(target=self._read, args=(source,), name="complaint", daemon=True)
         self._thread.start()
 
-    def _hear(self, source: int | None) -> None:
+    def _read(self, source: int | None) -> None:
         if source is None:
             return
         with os.fdopen(source, "rb", buffering=0) as file:

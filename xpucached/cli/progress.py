@@ -36,9 +36,9 @@ def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None, g
     """
     end = time.monotonic() + limit if limit is not None else None
     try:
-        with _interrupts() as heed, shower(quiet=quiet) as show:
+        with _interrupts() as stop_if_asked, shower(quiet=quiet) as show:
             while True:
-                heed()
+                stop_if_asked()
                 beat = _BEAT if end is None else min(_BEAT, max(0.0, end - time.monotonic()))
                 answer = client.call(requests.WaitJob(id=job.id, timeout=beat))
                 now = answer.value
@@ -66,13 +66,13 @@ def _interrupts() -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
 
-    def heed() -> None:
+    def stop_if_asked() -> None:
         if seen:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield heed
+        yield stop_if_asked
     finally:
         signal.signal(signal.SIGINT, before)
 

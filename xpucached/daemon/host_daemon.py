@@ -121,7 +121,7 @@ def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> http_li
     # All that everybody may have sent and not finished has to fit into the memory of our unit.
     limits = ConnectionLimits(body=_BODY)
     routes = HostRoutes(host_daemon, __version__, limits, admin=False, run=across(loop))
-    return http_listener.HttpListener(routes, limits, host_daemon.welcome, stranger())
+    return http_listener.HttpListener(routes, limits, host_daemon.admits, stranger())
 
 
 async def _figures(host_daemon: HostDaemon, asked: looking.GetMetrics) -> str:

@@ -118,7 +118,7 @@ class Daemon:
             self._find_again()
             return
         if isinstance(trigger, StoreChanged | ModelsChanged):
-            self._need.stir(self._loop.time())
+            self._need.note_activity(self._loop.time())
         self._service.context.notices += isinstance(trigger, DriverChanged)
         self._triggers.add(trigger)
         self._woken.set()

@@ -64,7 +64,7 @@ class WorkerNeed:
         """Note that the worker has something to do now, or awaits it."""
         self._worked = now
 
-    def stir(self, now: float) -> None:
+    def note_activity(self, now: float) -> None:
         """Note that something happened in its user's stores, or to the models."""
         if now > self._worked + _ECHO:
             self._stirred = now

@@ -55,4 +55,4 @@ class Recording(Struct, frozen=True):
     created: frozenset[EntryKey] = frozenset()
     used: frozenset[EntryKey] = frozenset()  #: without creating them
     recipes: tuple[RecordedRecipe, ...] = ()
-    deaf: str = ""  #: why programs may have told nothing there, or kept nothing; empty if they could
+    why_incomplete: str = ""  #: why programs may have told nothing there, or kept nothing; empty if they could

@@ -42,7 +42,7 @@ class KnownUsers:
         """Rest on no look that was made before the host started."""
         self.said = {uid: replace(one, looked=None) for uid, one in self.said.items()}
 
-    def hear(self, uid: int, status: Status) -> None:
+    def note_status(self, uid: int, status: Status) -> None:
         """Take what a user's worker says of itself."""
         known = self.said.get(uid)
         if known is None:

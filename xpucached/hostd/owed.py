@@ -13,7 +13,7 @@ class Owed:
 
     def __init__(self, uids: Iterable[int]) -> None:
         self._news: dict[int, object] = {}
-        self._roused: dict[int, object] = {}
+        self._woken: dict[int, object] = {}
         self.add(uids)
 
     def __iter__(self) -> Iterator[int]:
@@ -33,12 +33,12 @@ class Owed:
         if self._news.get(uid) is news:
             del self._news[uid]
 
-    def rouse(self, uid: int) -> bool:
+    def should_wake(self, uid: int) -> bool:
         """Return whether one that went to sleep before it could be told is to be started for it: once for the same."""
         news = self._news.get(uid)
-        if news is None or news is self._roused.get(uid):
+        if news is None or news is self._woken.get(uid):
             return False
-        self._roused[uid] = news
+        self._woken[uid] = news
         return True
 
     def forget(self, uid: int) -> None:

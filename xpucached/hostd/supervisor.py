@@ -218,7 +218,7 @@ class HostDaemon:
         )
         self._problems = (*(one for one in self._problems if one.code != problem.code), problem)
 
-    def welcome(self, uid: int) -> bool:
+    def admits(self, uid: int) -> bool:
         """Tell whether somebody may ask at the public socket.  A person has one account, and 65536 numbers (subuid)."""
         return not self._people or uid in self._people or uid in {0, os.getuid()}
 

@@ -205,7 +205,7 @@ class WorkerFollower:
     async def _quiet(self, uid: int) -> bool:
         """Hear how a worker stands; whether it has done what it had to."""
         said = (await self._clients.ask(uid, requests.GetStatus(), own=True)).value
-        self._known.hear(uid, said)
+        self._known.note_status(uid, said)
         return said.verdict is not Verdict.STARTING and not said.look_due and not said.jobs
 
     async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> bool:
@@ -232,7 +232,7 @@ class WorkerFollower:
             return True
         else:
             self._known.say(uid, state=WorkerState.ASLEEP)
-            if self._known.owed.rouse(uid):
+            if self._known.owed.should_wake(uid):
                 return True
             self._known.owed.forget(uid)
         if aside:

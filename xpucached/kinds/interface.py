@@ -172,10 +172,10 @@ class Recorder(Protocol):
     def read(self, store: Store, lines: Iterable[str]) -> Recording:
         """Read some of the lines in which a process told of this store, as they come."""
 
-    def unheard(self, directory: Path) -> str:
+    def why_untold(self, directory: Path) -> str:
         """Say why processes that work in this directory tell nothing, as the rest of a sentence; empty if they do."""
 
-    def mute(self, host: Host) -> str:
+    def why_not_kept(self, host: Host) -> str:
         """Say why programs on this host keep nothing of this kind, as the rest of a sentence; empty if they do."""
 
     def collect(self, store: Store, before: frozenset[EntryKey], host: Host) -> Recording:

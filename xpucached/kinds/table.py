@@ -65,8 +65,10 @@ def with_targets(host: Host) -> Host:
     And it says which kind's entries nobody keeps.
     """
     devices = tuple(replace(one, environments=targets(replace(host, devices=(one,)))) for one in host.devices)
-    mute = (why for kind in KINDS.values() if kind.recorder is not None and (why := kind.recorder.mute(host)))
-    kept = (Problem("no-driver-cache", f"{why}: at each start it is compiled again", _NEWER) for why in mute)
+    why_not_kept = (
+        why for kind in KINDS.values() if kind.recorder is not None and (why := kind.recorder.why_not_kept(host))
+    )
+    kept = (Problem("no-driver-cache", f"{why}: at each start it is compiled again", _NEWER) for why in why_not_kept)
     problems = dict.fromkeys((*host.problems, *kept))
     return replace(host, devices=devices, environments=targets(host), problems=tuple(problems))
 

@@ -71,7 +71,7 @@ class ReadyLine:
     """Passes on what a server prints, and hears a text in it."""
 
     def __init__(self, text: str) -> None:
-        self.heard = threading.Event()
+        self.found = threading.Event()
         self._text = text.encode()
 
     def follow(self, source: int, sink: int) -> None:
@@ -83,7 +83,7 @@ class ReadyLine:
         with contextlib.suppress(OSError):
             while data := os.read(source, _PIECE):
                 if self._text in tail + data:
-                    self.heard.set()
+                    self.found.set()
                 tail = (tail + data)[-len(self._text) :]
                 while data:
                     data = data[os.write(sink, data) :]
@@ -180,7 +180,7 @@ def _await(server: subprocess.Popen[bytes], order: ServerOrder, line: ReadyLine 
     while True:
         _ended(server, "before it was ready")
         if line is not None:
-            if line.heard.wait(_TICK):
+            if line.found.wait(_TICK):
                 return
         elif not (wrong := _asked("GET", order["ready_url"], None, {}, _ANSWER)):
             # It may be somebody else's answer, if it has just ended.

@@ -91,17 +91,17 @@ def _children() -> list[int]:
     return []
 
 
-class Terminations:
+class SigtermForwarder:
     """Hears SIGTERM, and passes it on: systemd sends it to everybody, somebody else to this process alone."""
 
     def __init__(self) -> None:
-        self.heard = False
-        signal.signal(signal.SIGTERM, self._hear)
+        self.received = False
+        signal.signal(signal.SIGTERM, self._forward)
 
-    def _hear(self, *_: object) -> None:
+    def _forward(self, *_: object) -> None:
         # Once: a child that sends it back to its parent must not keep both busy.
-        if not self.heard:
-            self.heard = True
+        if not self.received:
+            self.received = True
             _tell(process_tree(), signal.SIGTERM)
 
 
@@ -157,7 +157,7 @@ def main() -> int:
     given = parser.parse_args()
     prctl, ours = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
     prctl(_SUBREAPER, 1, 0, 0, 0)
-    terminations = Terminations()
+    sigterm = SigtermForwarder()
 
     def limit() -> None:
         # Its directory, or its program, may lie where nobody answers for long: then this process was ended meanwhile,
@@ -212,7 +212,7 @@ def main() -> int:
             "cpu": usage.ru_utime + usage.ru_stime,
             "peak": max(watch.peak, usage.ru_maxrss * 1024),
             "left": left,
-            "terminated": terminations.heard,
+            "terminated": sigterm.received,
             "engines": [[device, spent] for (device, _), spent in watch.graphics.worked.items()],
             "graphics": watch.graphics.report(),
             **maps.report(),

@@ -246,20 +246,20 @@ def run(
         child = start(
             words, variables=variables, directory=directory, stdin=given, stdout=PIPE, stderr=PIPE, pipes=pipes
         )
-        talk = _Talk(child, answers, largest)
+        reader = _ChildReader(child, answers, largest)
         try:
-            in_time = talk.listen(deadline)
+            in_time = reader.listen(deadline)
         finally:
             status = end(child)
     return Ended(
-        status if in_time and not talk.endless else None,
-        bytes(talk.output),
-        bytes(talk.complaint),
-        talk.endless,
+        status if in_time and not reader.endless else None,
+        bytes(reader.output),
+        bytes(reader.complaint),
+        reader.endless,
     )
 
 
-class _Talk:
+class _ChildReader:
     """What a child says: its output, its complaints, its answer."""
 
     def __init__(self, child: Process, answering: int, largest: int) -> None:
@@ -281,13 +281,13 @@ class _Talk:
             # The time is up even for one that has ended: something that it left behind could talk for ever.
             if left <= 0 or self.endless:
                 return ended
-            heard = self._hear(0 if ended else min(_STEP, left))
-            if ended and not heard:
+            came = self._read(0 if ended else min(_STEP, left))
+            if ended and not came:
                 return True
             if not self._open and not ended:
                 time.sleep(_SHORT_STEP)
 
-    def _hear(self, patience: float) -> bool:
+    def _read(self, patience: float) -> bool:
         """Wait for something to be said, and take it; False if nothing was."""
         if not self._open:
             return False

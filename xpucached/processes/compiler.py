@@ -134,7 +134,7 @@ class CompilerProcess:
             self.close()
             raise NoCompiler(str(ready.get("error", "the compiler is not ready")))
 
-    def _weigh(self) -> None:
+    def _check_memory(self) -> None:
         """Stop a compiler that takes too much memory, before the host runs out of it."""
         now = time.monotonic()
         if self._child is None or now - self._weighed < signals.TICK:
@@ -166,7 +166,7 @@ class CompilerProcess:
                 raise BuildFailed("cancelled")
             if time.monotonic() > end:
                 raise BuildHung(f"the compiler took longer than {patience:g} s")
-            self._weigh()
+            self._check_memory()
             if not select.select([], [descriptor], [], signals.TICK)[1]:
                 continue
             left = left[os.write(descriptor, left) :]
@@ -179,7 +179,7 @@ class CompilerProcess:
                 raise BuildFailed("cancelled")
             if time.monotonic() > end:
                 raise BuildHung(f"the compiler took longer than {patience:g} s")
-            self._weigh()
+            self._check_memory()
             if not select.select([self._answers], [], [], signals.TICK)[0]:
                 continue
             part = os.read(self._answers, min(size - len(content), 1 << 20))

@@ -28,7 +28,7 @@ class ChildPipes:
 
     supervisor: child.Process
     output: ChildOutput
-    heard: dict[int, bytearray]
+    received: dict[int, bytearray]
     resting: dict[int, float] = field(default_factory=dict)  #: until when a descriptor is not read, so that others run
 
 
@@ -52,7 +52,7 @@ def attend(
         streams = [
             stream.fileno() for stream in (pipes.supervisor.stdout, pipes.supervisor.stderr) if stream is not None
         ]
-        for descriptor in (*streams, *pipes.heard):
+        for descriptor in (*streams, *pipes.received):
             os.set_blocking(descriptor, False)
             selector.register(descriptor, selectors.EVENT_READ)
         while True:
@@ -106,10 +106,10 @@ def _read_some(selector: selectors.BaseSelector, pipes: ChildPipes, wait: float 
             data = b""
         selector.unregister(key.fd)
         if data:
-            if key.fd in pipes.heard:
+            if key.fd in pipes.received:
                 # The model's code may write there too: of what is too long, the end counts.
-                pipes.heard[key.fd] += data
-                del pipes.heard[key.fd][: -(1 << 20)]
+                pipes.received[key.fd] += data
+                del pipes.received[key.fd][: -(1 << 20)]
                 pipes.output.told += len(data)
             else:
                 pipes.output.feed(key.fd, data)

@@ -186,14 +186,14 @@ def _run_once(
             # What outlived a supervisor that was killed is found by the mark, if it still carries it.
             signals.end_marked(variables[signals.MARK])
         child_pipes.output.finish()
-        known = read_seen(bytes(child_pipes.heard[reports]))
+        known = read_seen(bytes(child_pipes.received[reports]))
         if known is None and cgroup is not None and stopped is None and (supervisor.returncode or 0) > 0:
             # It may be the group that could not be had; without one it is tried again.
             cgroup.give_up()
             return _run_once(run, variables, trace, cancel, polite=polite, cgroup=None)
         if known is not None and pause.paused:
             known = replace(known, seconds=max(0.0, known.seconds - pause.paused))
-        said = read_told(bytes(child_pipes.heard[answers]), token)
+        said = read_told(bytes(child_pipes.received[answers]), token)
         if stopped is None and ended_by_another(known) and cancel.wait(_MOMENT):
             # At the end of the host systemd ends the groups of runs beside us, and not after us.
             stopped = Outcome.CANCELLED

@@ -118,11 +118,11 @@ class ConnectionPool(ServerState):
     """All connections of a server, and who holds them."""
 
     def __init__(
-        self, limits: ConnectionLimits, welcome: Callable[[int], bool] = lambda _uid: True, foreign: Denied = FOREIGN
+        self, limits: ConnectionLimits, admits: Callable[[int], bool] = lambda _uid: True, foreign: Denied = FOREIGN
     ) -> None:
         super().__init__()
         self.limits = limits
-        self.welcome = welcome
+        self.admits = admits
         self.foreign = _last_words("403 Forbidden", foreign.code, foreign.message, foreign.hint)
         self.held: Counter[int] = Counter()
         self.idle: dict[Connection, None] = {}  # those that wait for their client, oldest first
@@ -184,7 +184,7 @@ class Connection(H11Protocol):
         if peer.family == socket.AF_UNIX:
             self.peer = Peer(*_UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
         refused = b""
-        if not self.places.welcome(self.peer.uid):
+        if not self.places.admits(self.peer.uid):
             refused = self.places.foreign
         elif not self.places.make_room(self.peer.uid):
             log.debug("no place for another connection: uid %d", self.peer.uid)
@@ -250,7 +250,7 @@ class Connection(H11Protocol):
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE} and not self.busy:
             malformed = "the request is not HTTP/1.1, or its head is too large"
             status, why = ("411 Length Required", _CHUNKED) if self.conn.chunked else ("400 Bad Request", malformed)
-            self._say_goodbye(_last_words(status, "bad-request", why))
+            self._close_with(_last_words(status, "bad-request", why))
         else:
             # In the middle of an answer there is nothing left to say.
             log.debug("dropped a connection: %s", msg)
@@ -299,10 +299,10 @@ class Connection(H11Protocol):
 
     def _head_late(self) -> None:
         if not self.transport.is_closing():
-            self._say_goodbye(_last_words("408 Request Timeout", "bad-request", "the request did not arrive in time"))
+            self._close_with(_last_words("408 Request Timeout", "bad-request", "the request did not arrive in time"))
             self._leave()
 
-    def _say_goodbye(self, words: bytes) -> None:
+    def _close_with(self, words: bytes) -> None:
         """Close with a last answer; who has not read what came before gets none, and keeps nothing of ours open."""
         self.transport.write(words)
         if self.transport.get_write_buffer_size():

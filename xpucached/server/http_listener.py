@@ -56,12 +56,12 @@ class HttpListener:
         self,
         answers: Answers,
         limits: ConnectionLimits | None = None,
-        welcome: Callable[[int], bool] = lambda _uid: True,
+        admits: Callable[[int], bool] = lambda _uid: True,
         foreign: Denied = FOREIGN,
     ) -> None:
-        """``welcome`` tells of a uid whether it may ask anything at all: who may not is told ``foreign``, unread."""
+        """``admits`` tells of a uid whether it may ask anything at all: who may not is told ``foreign``, unread."""
         self._limits = limits or ConnectionLimits()
-        self._places = ConnectionPool(self._limits, welcome, foreign)
+        self._places = ConnectionPool(self._limits, admits, foreign)
         self._routes = answers
         self._listeners: list[asyncio.Server] = []
 

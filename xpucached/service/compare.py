@@ -150,7 +150,7 @@ class EntryComparer:
         self._left |= left
         if left:
             words = f"{len(left)} in quarantine are not compiled again yet: the next look goes on"
-            handle.progress(results.heard, len(results.recipes), words)
+            handle.progress(results.answered, len(results.recipes), words)
             log.warning("mending was cut short: entries in quarantine that are not compiled again: %d", len(left))
 
     async def _compile(
@@ -171,7 +171,7 @@ class _Counted:
     """Counts what became of rebuilds."""
 
     def __init__(self) -> None:
-        self.heard = 0
+        self.answered = 0
         self.whys: dict[EntryId, str] = {}
         self._lock = threading.Lock()
 
@@ -189,7 +189,7 @@ class _Counted:
 
     def _note(self, one: Rebuild, words: str) -> None:
         with self._lock:
-            self.heard += 1
+            self.answered += 1
             self.whys[one.entry.entry.id] = words
 
 
@@ -207,7 +207,7 @@ class _Digests(_Counted):
         """Take what was compiled."""
         digest = program_digest(binary).hexdigest()
         with self._lock:
-            self.heard += 1
+            self.answered += 1
             self.seconds += seconds
             self.digests[one.entry.entry.id] = digest
 
@@ -289,7 +289,7 @@ class _Replacing(_Counted):
         else:
             asyncio.run_coroutine_threadsafe(self._put(one, recipe, binary, seconds), self._loop).result()
         with self._lock:
-            self.heard += 1
+            self.answered += 1
 
     async def _put(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         async with self._context.locks.storing:

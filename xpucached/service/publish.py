@@ -80,7 +80,7 @@ class Publisher:
         """Called when nothing more can be kept in a store."""
 
     @property
-    def heard(self) -> int:
+    def answered(self) -> int:
         """How many are in their places."""
         return self.rebuilt + self.present
 

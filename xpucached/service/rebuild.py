@@ -69,7 +69,7 @@ class Results(Protocol):
     """Hears what became of each rebuild, in the thread that did it."""
 
     @property
-    def heard(self) -> int:
+    def answered(self) -> int:
         """How many came to their end."""
 
     def built(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
@@ -127,7 +127,7 @@ class RebuildJob:
         threads = [asyncio.create_task(asyncio.to_thread(self.work_off)) for _ in range(min(workers(), total))]
         try:
             while threads and not all(thread.done() for thread in threads):
-                handle.progress(self._results.heard, total, _pace(self._results.heard, total, began))
+                handle.progress(self._results.answered, total, _pace(self._results.answered, total, began))
                 await asyncio.wait(threads, timeout=_BEAT, return_when=asyncio.ALL_COMPLETED)
         finally:
             self.cancel.set()
@@ -177,7 +177,7 @@ class RebuildJob:
             for compiler in compilers.values():
                 compiler.close()
 
-    def _hopeless(self, one: Rebuild) -> str:
+    def _why_in_vain(self, one: Rebuild) -> str:
         """Return why compiling would be in vain, whatever there is to compile; empty if it may not be."""
         if one.entry.entry.id.store in self._closed:
             return "nothing can be put into its store now"
@@ -196,7 +196,7 @@ class RebuildJob:
         if last and self._lost[root] >= _MOST_LATE:
             self._results.failed(one, "other programs of its store took too long to compile", blamed=True)
             return
-        if words := self._hopeless(one):
+        if words := self._why_in_vain(one):
             self._results.failed(one, words, blamed=False)
             return
         recipe = self._recipes.get(entry.id) or self._context.recipe(entry)

@@ -64,16 +64,16 @@ async def answering(context: Context, model: Model, stands: Model | Deferred | N
     return run if isinstance(stands, Model) is (run.outcome not in {Outcome.WARMED, Outcome.UNCACHED}) else None
 
 
-def unheard(stores: Sequence[FoundStore], directory: Path) -> str:
+def why_untold(stores: Sequence[FoundStore], directory: Path) -> str:
     """Return why programs that work in this directory do not tell of their entries in one of these stores, if so."""
     told = (KINDS[one.store.kind].recorder for one in stores)
-    return next((why for recorder in told if recorder is not None and (why := recorder.unheard(directory))), "")
+    return next((why for recorder in told if recorder is not None and (why := recorder.why_untold(directory))), "")
 
 
-def mute(stores: Sequence[FoundStore], host: Host) -> str:
+def why_not_kept(stores: Sequence[FoundStore], host: Host) -> str:
     """Return why programs on this host keep nothing in one of these stores, if so."""
     told = (KINDS[one.store.kind].recorder for one in stores)
-    return next((why for recorder in told if recorder is not None and (why := recorder.mute(host))), "")
+    return next((why for recorder in told if recorder is not None and (why := recorder.why_not_kept(host))), "")
 
 
 def attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions: Iterable[RunResult]) -> Attribution:
@@ -143,8 +143,8 @@ def with_left(
         if refused:
             log.warning("recipes that are too large are not kept: %d, of %s", refused, store.root)
     told = any(one.created or one.used for _, one in found)
-    deaf = next((f"{store.root}: {one.deaf}" for store, one in found if one.deaf), "")
-    return replace(done, created=created, used=used, traced=done.traced or told), deaf
+    why_incomplete = next((f"{store.root}: {one.why_incomplete}" for store, one in found if one.why_incomplete), "")
+    return replace(done, created=created, used=used, traced=done.traced or told), why_incomplete
 
 
 def unusable(context: Context, variants: Sequence[Sequence[RunResult]], after: frozenset[EntryId]) -> str:

@@ -120,15 +120,15 @@ class TrialRunner:
         looks: list[DependencySnapshot | None] = []
         added: list[int] = []
         unnamed: list[int] = []
-        deaf = ""
+        why_incomplete = ""
         told = False  # whether a trace named what was compiled
         after = known
         for number in ("first", "second"):
             tell(f"{number} pass")
             looks.append(await asyncio.to_thread(self._proofs.named, self._workload(model)))
             done = await self._execute(model, stores, variant, reason, compare=number == "first", tell=tell)
-            done, mute = await asyncio.to_thread(recordings.with_left, self._context, model, done, stores, after)
-            deaf = deaf or mute
+            done, why = await asyncio.to_thread(recordings.with_left, self._context, model, done, stores, after)
+            why_incomplete = why_incomplete or why
             known, after = after, await self._scanner.entries_now(stores)
             # What is new and in no trace is taken for its own: some of its processes, or all, may keep their stderr.
             silent = after - known - done.created - done.used
@@ -145,7 +145,9 @@ class TrialRunner:
                 break
         present = _MOST if files is None else len(files)
         outcome, detail = _judged(executions, unnamed, added, present, told=told, caches=entries > 0)
-        if why := await self._doubt(model, outcome, executions, after, deaf, found.store.root, countless=countless):
+        if why := await self._doubt(
+            model, outcome, executions, after, why_incomplete, found.store.root, countless=countless
+        ):
             outcome, detail = Outcome.UNPROVEN, why
         if _crashed(executions[-1]):
             tell("control pass, without the cache")
@@ -195,7 +197,7 @@ class TrialRunner:
         outcome: Outcome,
         executions: Sequence[RunResult],
         after: frozenset[EntryId],
-        deaf: str,
+        why_incomplete: str,
         root: Path,
         *,
         countless: bool,
@@ -207,8 +209,8 @@ class TrialRunner:
             return ""
         if countless:
             return f"its caches hold more than {_MOST} files: whether a pass added any is not known"
-        if deaf:
-            return f"what it asks for cannot be told in {deaf}"
+        if why_incomplete:
+            return f"what it asks for cannot be told in {why_incomplete}"
         return await asyncio.to_thread(
             recordings.unusable, self._context, [executions], after
         ) or await asyncio.to_thread(recordings.untold, self._context, model, executions)

@@ -58,10 +58,10 @@ class _Link:
     """A connection to a watcher, with a thread that hears it, and what was asked of it."""
 
     def __init__(
-        self, connection: socket.socket, heard: Callable[[FileEvent], None], lost: Callable[[str], None]
+        self, connection: socket.socket, on_event: Callable[[FileEvent], None], lost: Callable[[str], None]
     ) -> None:
         self._connection = connection
-        self._heard = heard
+        self._on_event = on_event
         self._lost = lost
         self.asked: dict[int, _Asked] = {}
         self.news = threading.Condition()
@@ -123,7 +123,7 @@ class _Link:
                 number, path, act, pid = _event(event)
                 asked = self.asked.get(number)
                 if asked is not None:
-                    self._call(self._heard, FileEvent(asked.root, path, act, pid, at))
+                    self._call(self._on_event, FileEvent(asked.root, path, act, pid, at))
         elif "lost" in message:
             self._call(self._lost, "events were lost: a queue was full, or files or memory ran out")
         else:
@@ -160,10 +160,10 @@ class Fanotify:
     """Listens at whole stores.  `cover` and `stop` may be called from any thread, one at a time."""
 
     def __init__(
-        self, heard: Callable[[FileEvent], None], lost: Callable[[str], None], *, place: Path, loads: bool
+        self, on_event: Callable[[FileEvent], None], lost: Callable[[str], None], *, place: Path, loads: bool
     ) -> None:
         """``place``: the host's watcher; ``lost`` hears why something may be missed.  Both from other threads."""
-        self._heard = heard
+        self._on_event = on_event
         self._lost = lost
         self._place = place
         self._loads = loads
@@ -215,7 +215,7 @@ class Fanotify:
         if connection is None:
             return None
         try:
-            self._link = _Link(connection, self._heard, self._lost)
+            self._link = _Link(connection, self._on_event, self._lost)
         except RuntimeError as error:
             self.stop()
             self.reason = str(error)

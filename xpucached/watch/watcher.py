@@ -35,7 +35,7 @@ class WatchOptions:
 class Watcher:
     """Posts a wake whenever something happened where it matters; each wake is a hint, and may come twice.
 
-    ``post`` is called from other threads, and so is ``heard``, which is told every touch that fanotify shows, and
+    ``post`` is called from other threads, and so is ``on_event``, which is told every touch that fanotify shows, and
     tells whether more must follow before it means anything.  `watch`
     and `stop` may be called from any thread.
     """
@@ -44,11 +44,11 @@ class Watcher:
         self,
         post: Callable[[Trigger], None],
         options: WatchOptions = WatchOptions(),
-        heard: Callable[[FileEvent], bool | None] = lambda _: None,
+        on_event: Callable[[FileEvent], bool | None] = lambda _: None,
     ) -> None:
         self._post = post
         self._options = options
-        self._heard = heard
+        self._on_event = on_event
         self._fanotify: Fanotify | None = None
         self._covered: dict[Path, WatchCoverage | str] = {}
         self._stores: dict[Path, frozenset[Path]] = {}
@@ -56,7 +56,7 @@ class Watcher:
         self._stopped = False
         self._reason = "nothing is watched yet"
         lost = "the kernel's queue of events was full, and some were lost"
-        self._inotify = DirectoryWatcher(self._hear, lambda: self._lose(lost))
+        self._inotify = DirectoryWatcher(self._notify, lambda: self._lose(lost))
 
     @property
     def mode(self) -> WatchMode:
@@ -171,7 +171,7 @@ class Watcher:
     def _touched(self, file_event: FileEvent) -> None:
         if self._stopped:
             return
-        half = self._heard(file_event)
+        half = self._on_event(file_event)
         if file_event.act is not FileAct.READ and not half:
             for root in self._stores.get(file_event.store, ()):
                 self._post(StoreChanged(root))
@@ -192,9 +192,9 @@ class Watcher:
         """Events were lost, nobody knows of what: say so until the next look at everything."""
         if not self._stopped:
             self._reason = why
-        self._hear(EventsLost())
+        self._notify(EventsLost())
 
-    def _hear(self, trigger: Trigger) -> None:
+    def _notify(self, trigger: Trigger) -> None:
         if not self._stopped:
             self._post(trigger)
 

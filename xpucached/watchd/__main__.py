@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    watch_server = WatchServer(loads=options.loads, turn=_Pulse().beat)
+    watch_server = WatchServer(loads=options.loads, turn=_Watchdog().beat)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: watch_server.stop())
     watch_server.listen(listener)
@@ -122,7 +122,7 @@ def _notify(text: str, patience: float = 1.0) -> None:
             speaker.sendall(text.encode())
 
 
-class _Pulse:
+class _Watchdog:
     """Tells systemd that we are alive: a directory on a file system that never answers must not deafen us for good."""
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class WatchClients(set[WatchClient]):
         """Return the clients of one holder."""
         return [client for client in self if client.holder == holder]
 
-    def welcome(self, holder: QuotaHolder) -> bool:
+    def admits(self, holder: QuotaHolder) -> bool:
         """Return whether one more of somebody's may come."""
         return len(self.of(holder)) < _MOST_CLIENTS and self.have_room(holder)
 

@@ -115,7 +115,7 @@ class WatchServer:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
         holder = self._holders.holder(uid)
-        if not self._clients.welcome(holder):
+        if not self._clients.admits(holder):
             self._clients.complain(uid, "there are too many connections")
             self._hang_up(holder, connection)
             return
@@ -181,7 +181,7 @@ class WatchServer:
             connection.shutdown(socket.SHUT_RDWR)
         self._threads.close(holder, connection.detach())
 
-    def _hear(self, client: WatchClient) -> None:
+    def _receive(self, client: WatchClient) -> None:
         if self._clients.crowded(client.holder):
             client.paused = True
             self._selector.unregister(client.connection)
@@ -253,7 +253,7 @@ class WatchServer:
         if was_lost and not client.lost:
             self._await(client, selectors.EVENT_READ)
         if client in self._clients:
-            self._hear(client)
+            self._receive(client)
 
     # -- directories --------------------------------------------------------------------------------------------------
 

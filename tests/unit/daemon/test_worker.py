@@ -36,10 +36,10 @@ def test_who_was_asked_stays_for_a_while() -> None:
 def test_programs_that_work_in_the_stores_keep_it_and_its_own_work_does_not() -> None:
     need = WorkerNeed(100.0)
     need.work(200.0)
-    need.stir(200.5)
+    need.note_activity(200.5)
     assert need.end(900.0, NEVER, NEVER) == 203.0
 
-    need.stir(201.5)
+    need.note_activity(201.5)
     assert need.end(900.0, NEVER, NEVER) == 1101.5
 
 

@@ -443,11 +443,11 @@ def test_strangers_are_sent_away_before_they_take_a_place(tmp_path: Path, short_
     async def work() -> None:
         # Nobody is known yet, so nobody is a stranger.
         one._people = {}
-        assert one.welcome(OURS + 9)
+        assert one.admits(OURS + 9)
         one._people = {OURS + 1: "other"}
-        assert [one.welcome(uid) for uid in (0, OURS, OURS + 1, OURS + 9)] == [True, True, True, False]
+        assert [one.admits(uid) for uid in (0, OURS, OURS + 1, OURS + 9)] == [True, True, True, False]
         routes = HostRoutes(one, "1", ConnectionLimits(), admin=False)
-        listener = http_listener.HttpListener(routes, ConnectionLimits(), lambda uid: one.welcome(uid + 9), stranger())
+        listener = http_listener.HttpListener(routes, ConnectionLimits(), lambda uid: one.admits(uid + 9), stranger())
         await listener.start([unix_sockets.bind(path, 0o600)])
         try:
             client = Client(path)
@@ -1257,11 +1257,11 @@ def test_the_watcher_does_not_wait_for_systemd(short_dir: Path, monkeypatch: pyt
     monkeypatch.setenv("WATCHDOG_USEC", "1")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(short_dir / "notify"))
-        pulse = watchd._Pulse()
+        watchdog = watchd._Watchdog()
 
         def beat() -> None:
             for _ in range(600):
-                pulse.beat()
+                watchdog.beat()
 
         beating = threading.Thread(target=beat, daemon=True)
         beating.start()

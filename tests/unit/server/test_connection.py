@@ -622,7 +622,7 @@ def test_one_user_holds_as_many_places_as_the_threat_model_says() -> None:
 
 
 def test_who_is_not_welcome_is_told_so_unread(door: Door) -> None:
-    door.places.welcome = lambda uid: uid != UID
+    door.places.admits = lambda uid: uid != UID
     client = door.connect()
 
     assert refused(client.read()) == (403, "this is another user's daemon")

@@ -79,16 +79,16 @@ def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - each store h
     return {"NEOReadDebugKeys": "1", "BinaryCacheTrace": "1"}
 
 
-def unheard(directory: Path) -> str:
-    """Return why the driver leaves no traces of programs that work here; see `Recorder.unheard`."""
+def why_untold(directory: Path) -> str:
+    """Return why the driver leaves no traces of programs that work here; see `Recorder.why_untold`."""
     for name in _REPLACING:
         if os.path.lexists(directory / name):
             return f"{name} in its directory replaces the switches with which its GPU driver tells what it asks for"
     return ""
 
 
-def mute(host: Host) -> str:
-    """Return which driver keeps nothing, and so has nothing to tell of; see `Recorder.mute`."""
+def why_not_kept(host: Host) -> str:
+    """Return which driver keeps nothing, and so has nothing to tell of; see `Recorder.why_not_kept`."""
     if not any(map(gpu_devices.is_gpu, host.answers)):
         # It is there for nobody.
         return ""
@@ -114,13 +114,13 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
             finally:
                 _take_away(root, files)
             if len(files) > 2 * _ASKED:
-                return replace(told, deaf=f"it holds more than {2 * _ASKED} files of traces")
-            heard = os.access(".", os.W_OK | os.X_OK, dir_fd=root)
-            return told if heard else replace(told, deaf="it cannot be written to")
+                return replace(told, why_incomplete=f"it holds more than {2 * _ASKED} files of traces")
+            writable = os.access(".", os.W_OK | os.X_OK, dir_fd=root)
+            return told if writable else replace(told, why_incomplete="it cannot be written to")
     except FileNotFoundError:
         return Recording()
     except OSError as error:
-        return Recording(deaf=error.strerror or str(error))
+        return Recording(why_incomplete=error.strerror or str(error))
 
 
 def predict(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | None:

@@ -52,8 +52,8 @@ def _keys(root: str, text: str) -> list[EntryKey]:
     return keys
 
 
-def unheard(directory: Path) -> str:  # noqa: ARG001
-    """Return nothing: no file keeps the runtime from telling; see `Recorder.unheard`."""
+def why_untold(directory: Path) -> str:  # noqa: ARG001
+    """Return nothing: no file keeps the runtime from telling; see `Recorder.why_untold`."""
     return ""
 
 
@@ -61,8 +61,8 @@ COMMON: Final = ""
 """Its entries need no recipes."""
 
 
-def mute(host: Host) -> str:  # noqa: ARG001
-    """Return nothing: each runtime keeps what it compiles; see `Recorder.mute`."""
+def why_not_kept(host: Host) -> str:  # noqa: ARG001
+    """Return nothing: each runtime keeps what it compiles; see `Recorder.why_not_kept`."""
     return ""
 
 
