@@ -8,6 +8,7 @@ That may take hours, so it is done in turns, between which goes whatever else ch
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import select
 import threading
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 64
 """Bundles in the folder that are looked at."""
+_MOST_KEYS: Final = 4096
 _LARGEST: Final = 64 << 20
 _TURN: Final = 60.0
 """Seconds of compiling after which no further recipe of a bundle is begun before others had their turn."""
@@ -110,15 +112,19 @@ class BundleTaker:
         return report.next
 
 
-def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], tuple[int, ...]]:
-    """Return the bundles in a folder, and what tells each from others under its name; and when keys were changed."""
+def _state_of(folder: Path) -> tuple[object, ...]:
+    """Return what is another when a file in a folder was written, also in its place."""
+    try:
+        with os.scandir(folder) as entries:
+            files = [(one.name, one.stat()) for one in itertools.islice(entries, _MOST_KEYS)]
+    except OSError as error:
+        return (error.errno,)
+    return tuple(sorted((name, status.st_ino, status.st_size, status.st_ctime_ns) for name, status in files))
+
+
+def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], tuple[object, ...]]:
+    """Return the bundles in a folder, and what tells each from others under its name; and how folders of keys stand."""
     found: dict[tuple[object, ...], Path] = {}
-    changed: list[int] = []
-    for one in keys:
-        try:
-            changed.append(one.stat().st_mtime_ns)
-        except OSError:
-            changed.append(0)
     try:
         with os.scandir(folder) as entries:
             names = sorted(one.name for one in entries if not one.name.startswith("."))[:_MOST]
@@ -130,7 +136,7 @@ def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], t
         except OSError:
             continue
         found[name, status.st_ino, status.st_mtime_ns] = folder / name
-    return found, tuple(changed)
+    return found, tuple(_state_of(one) for one in keys)
 
 
 def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Event) -> ImportReport | None:

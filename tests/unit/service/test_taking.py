@@ -70,6 +70,18 @@ def test_who_waits_comes_between_two_turns_of_a_bundle(tmp_path: Path, monkeypat
     ]
 
 
+def test_keys_that_are_written_in_their_place_count_anew(tmp_path: Path) -> None:
+    keys, folder = tmp_path / "trust.d", tmp_path / "bundles"
+    keys.mkdir()
+    folder.mkdir()
+    seen = [taking._lying(folder, keys)[1]]
+    for name, text in (("a.pub", "a"), ("a.pub", "b"), ("revoked", "a"), ("revoked", "a, b")):
+        (keys / name).write_text(text)
+        seen.append(taking._lying(folder, keys)[1])
+    assert len({*seen}) == len(seen)
+    assert taking._lying(folder, tmp_path / "none")[1] != seen[0]
+
+
 def test_the_daemon_replays_warms_and_evicts_before_it_goes_on_with_a_bundle() -> None:
     did: list[str] = []
 
