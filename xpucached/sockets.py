@@ -262,7 +262,10 @@ def _see(found: os.stat_result, place: str, trusted: Trusted) -> bool:
     _belongs(found, place, trusted)
     others = trusted.others_write(found)
     if others and not found.st_mode & _STICKY:
-        raise UntrustedPeer(f"others may write to {place}, on the way to the socket", f"chmod go-w {place}", place)
+        import shlex  # noqa: PLC0415 - it takes long to load
+
+        hint = f"chmod go-w {shlex.quote(place)}"
+        raise UntrustedPeer(f"others may write to {place}, on the way to the socket", hint, place)
     return others
 
 

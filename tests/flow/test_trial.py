@@ -139,7 +139,7 @@ def test_what_is_told_of_one_kind_says_nothing_of_another(catalog: Catalog, tmp_
     assert recordings.untold(context, changed, results) == ""  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("deaf", ["", "it cannot be written to"])
+@pytest.mark.parametrize("why_incomplete", ["", "it cannot be written to"])
 def test_where_nothing_can_be_told_nothing_is_proven(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why_incomplete: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -65,7 +66,9 @@ class Inspector:
         for path in paths:
             for found in place.contents(path):
                 if self._limit is not None and time.monotonic() - began > self._limit:
-                    place.notes.append(f"after {self._limit:.0f} s nothing more was read: xpucachectl inspect {target}")
+                    place.notes.append(
+                        f"after {self._limit:.0f} s nothing more was read: xpucachectl inspect {shlex.quote(target)}"
+                    )
                     break
                 try:
                     one = self._file(found.name, found.content, place)

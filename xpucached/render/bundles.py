@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.bundles import (
@@ -41,8 +42,9 @@ def report(of: BundleReport, style: TextStyle) -> str:
         case BundleReplayReport():
             return _replayed(of)
         case KeyReport():
+            signing = f"xpucachectl bundle export --sign {plain(shlex.quote(str(of.secret)))}"
             return (
-                f"secret key {plain(str(of.secret))}, for: xpucachectl bundle export --sign {plain(str(of.secret))}\n"
+                f"secret key {plain(str(of.secret))}, for: {signing}\n"
                 f"public key {plain(str(of.public))}, for hosts that shall trust it: ~/.config/xpucached/trust.d,"
                 " or /etc/xpucached/trust.d"
             )

@@ -8,6 +8,7 @@ import operator
 import os
 import pwd
 import re
+import shlex
 import tomllib
 from datetime import timedelta
 from pathlib import Path
@@ -574,6 +575,15 @@ def test_a_file_that_is_none_is_refused(file: Path, what: str) -> None:
             expected = f"{file}: cannot be read: Too many levels of symbolic links"
 
     assert refusal(file) == expected
+
+
+def test_a_command_that_mends_it_can_be_pasted_whatever_the_file_is_called(tmp_path: Path) -> None:
+    file = tmp_path / "$(touch ran) it's.toml"
+    file.write_text("")
+    file.chmod(0o646)
+    with pytest.raises(SettingsError) as refused:
+        load(file)
+    assert shlex.split(refused.value.hint) == ["chmod", "go-w", str(file)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
