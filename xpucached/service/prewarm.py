@@ -275,12 +275,10 @@ class Prewarmer:
             passes = [attempt.executions for attempt in course.attempts]
             lost = await asyncio.to_thread(recordings.unusable, self._context, passes, after)
             course.outcome, course.detail = (Outcome.UNPROVEN, lost) if lost else (course.outcome, course.detail)
-        if why_untold := await asyncio.to_thread(recordings.why_untold, stores, model.workload.directory):
-            course.detail += f"; {why_untold}: which of those entries it uses is not known"
-        if why_not_kept := await asyncio.to_thread(
-            recordings.why_not_kept, stores, self._context.present.seen_by(model.name)
-        ):
-            course.detail += f"; {why_not_kept}: that is compiled at each start, and not looked at here"
+        if why := await asyncio.to_thread(recordings.why_untold, stores, model.workload.directory):
+            course.detail += f"; {why}: which of those entries it uses is not known"
+        if why := await asyncio.to_thread(recordings.why_not_kept, stores, self._context.present.seen_by(model.name)):
+            course.detail += f"; {why}: that is compiled at each start, and not looked at here"
         for attempt in course.attempts:
             course.detail += await asyncio.to_thread(recordings.never_twice, self._context, attempt.executions)
         if warm.reason is WarmReason.DRIVER and course.outcome is Outcome.WARMED:
