@@ -245,14 +245,13 @@ def test_a_driver_change_is_replayed_and_proven(
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_what_is_asked_for_right_after_a_start_is_replayed_and_not_compiled_by_its_model(
-    replayer: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path
+    replayer: Daemon, runtime: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     first, second = runtime("rt2025.2"), runtime("drv2025.3")
     link = tmp_path / "driver"
     driven(replayer, first, link)
     replayer.start()
-    replayer.ctl("model", "add", "app", "--", str(first.python), "-W", "ignore", str(workload), "small")
-    names = ("app", *replayer.add_models(first))
+    names = replayer.add_models(first)
     replayer.ctl("prewarm", *names)
     assert replayer.end() == 0
     # As when a host boots with another driver, and a service that waits for its models asks in the first second.
