@@ -158,3 +158,22 @@ def test_the_commands_are_installed() -> None:
             [Path(sys.executable).with_name(command), "--version"], capture_output=True, text=True, check=False
         )
         assert done.stdout.strip() == f"{command} {xpucached.__version__}", done.stderr
+
+
+@pytest.mark.parametrize("form", ["a venv behind the user's own PATH", "linked by pipx or uv"])
+def test_a_program_is_the_one_of_the_user_s_path_however_we_were_installed(tmp_path: Path, form: str) -> None:
+    theirs, links = tmp_path / "theirs", tmp_path / "links"
+    for place in (theirs, links):
+        place.mkdir()
+    (theirs / "python3").write_text("#!/bin/sh\necho theirs\n")
+    (theirs / "python3").chmod(0o755)
+    commands = Path(sys.executable).parent
+    if form.startswith("linked"):
+        (links / "xpucachectl").symlink_to(commands / "xpucachectl")
+        commands = links
+    bare = {"PATH": f"{theirs}:{commands}:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    words = ["xpucachectl", "--user", "run", "--", "python3"]
+    done = subprocess.run(words, env=bare, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "theirs\n"), done.stderr
+    assert "no daemon" in done.stderr
