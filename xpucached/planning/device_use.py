@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.device_use import DeviceUse, GpuUse, GraphicsUse
 from xpucached.domain.models import RanOn
@@ -71,6 +72,22 @@ def _each(
         seconds = row.seconds if row is not None else 0.0
         found.append(GpuUse(one.name, one.architecture, address, number, max(1, alike), seconds, used))
     return tuple(found) if len(found) > 1 else ()
+
+
+_FELL_BACK: Final = "Aten Op fallback from XPU to CPU happens"
+_OPERATOR: Final = re.compile(r"The operator '([\w:.]{1,100})'? on the XPU backend is falling back to run on the CPU")
+_NAMED: Final = 5
+
+
+def fallbacks(outputs: Iterable[str]) -> tuple[str, ...]:
+    """Return what torch printed of operators that ran on the CPU for want of a kernel."""
+    text = "\n".join(outputs)
+    names = sorted(set(_OPERATOR.findall(text)))
+    if names:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return (f"torch ran these operators on the CPU: {', '.join(names[:_NAMED])}{more}; how many of all is unknown",)
+    hint = "which and how many is unknown: --env PYTORCH_DEBUG_XPU_FALLBACK=1 names them"
+    return (f"torch ran some operators on the CPU, {hint}",) if _FELL_BACK in text else ()
 
 
 def ran_on(kind: str, use: DeviceUse) -> RanOn:

@@ -21,7 +21,7 @@ from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import FURTHER
-from xpucached.planning.device_use import device_use, ran_on
+from xpucached.planning.device_use import device_use, fallbacks, ran_on
 from xpucached.processes.pause import RunLimits
 from xpucached.service import program_variables, recordings
 from xpucached.service.beside_cpu import CpuRunner
@@ -279,6 +279,7 @@ class TrialRunner:
         use = device_use(known, devices, [one.graphics for one in executions], [engines])
         evidence = [f"{count} entries are for {one.device}, driver {one.toolchain}" for one, count in counts.items()]
         evidence += [f"the engines of {address} worked for it" for address, spent in engines.items() if spent]
+        evidence += fallbacks(one.output for one in executions)
         names = sorted({one.device for one in counts})
         told = next((one.told for one in reversed(executions) if one.told is not None), None)
         if told is not None and told.ran_on is not RanOn.UNKNOWN:

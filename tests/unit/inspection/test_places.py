@@ -6,6 +6,7 @@ import io
 import os
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,35 @@ def test_a_file_that_is_cut_meanwhile_ends_its_reading(tmp_path: Path) -> None:
         os.truncate(path, 10)
         with pytest.raises(Unreadable, match="shorter"):
             opened.content.read(0, 100)
+
+
+def test_a_wheel_of_five_gigabytes_is_read_by_its_directory(tmp_path: Path) -> None:
+    size, name, row = 5 << 30, b"weights.bin", b"lib.so"
+    path = tmp_path / "large.whl"
+    packed = zlib.compressobj(wbits=-15)
+    body = packed.compress(LIBRARY) + packed.flush()
+    with path.open("wb") as file:
+        file.write(struct.pack("<4s5H3I2H", b"PK\3\4", 45, 0, 0, 0, 0, 0, 0, 0, len(name), 0) + name)
+        file.seek(size, os.SEEK_CUR)  # a hole
+        at = file.tell()
+        file.write(struct.pack("<4s5H3I2H", b"PK\3\4", 45, 0, 8, 0, 0, 0, 0, 0, len(row), 0) + row + body)
+        begin, full = file.tell(), 0xFFFFFFFF
+        wide = struct.pack("<2H2Q", 1, 16, size, size)
+        head = struct.pack(
+            "<4s6H3I5H2I", b"PK\1\2", 45, 45, 0, 0, 0, 0, 1, full, full, len(name), len(wide), 0, 0, 0, 0, 0
+        )
+        file.write(head + name + wide)
+        wide = struct.pack("<2HQ", 1, 8, at)
+        sizes = (len(body), len(LIBRARY), len(row), len(wide))
+        file.write(struct.pack("<4s6H3I5H2I", b"PK\1\2", 45, 45, 0, 8, 0, 0, 2, *sizes, 0, 0, 0, 0, full) + row + wide)
+        length, end = file.tell() - begin, file.tell()
+        file.write(struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 2, 2, length, begin))
+        file.write(struct.pack("<4sIQI", b"PK\6\7", 0, end, 1))
+        file.write(struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, full, full, 0))
+
+    value = inspect(path)
+    assert [(one.name, one.kernels) for one in value.files] == [("lib.so", 3)]
+    assert not value.unread
 
 
 def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from xpucached.domain.models import RanOn
 from xpucached.domain.names import Architecture
 from xpucached.domain.targets import Target
 from xpucached.domain.workloads import Variant
-from xpucached.planning.device_use import device_use, ran_on
+from xpucached.planning.device_use import device_use, fallbacks, ran_on
 from xpucached.processes.reports import read_seen
 from xpucached.server.redact import redact
 
@@ -110,6 +110,19 @@ def test_why_names_what_ran_on_the_cpu_and_was_meant_for_a_gpu(
     assert bool(found) is said
     assert all("no kernel for a GPU was used" in one.message for one in found)
     assert all("(hidden)" in repr(redact(one)) for one in found)
+
+
+def test_operators_that_torch_ran_on_the_cpu_are_told_as_far_as_it_says() -> None:
+    once = "app.py:3: UserWarning: Aten Op fallback from XPU to CPU happens. This may have performance implications."
+    each = [
+        f"UserWarning: The operator 'aten::op{n} on the XPU backend is falling back to run on the CPU."
+        for n in "abcdefa"
+    ]
+    assert fallbacks(["all is well", ""]) == ()
+    (said,) = fallbacks(["", once])
+    assert "some operators on the CPU, which and how many is unknown" in said
+    (said,) = fallbacks([once, *each])
+    assert "aten::opa, aten::opb, aten::opc, aten::opd, aten::ope and 1 more; how many of all is unknown" in said
 
 
 OTHER_SORT = sycl_target("Intel(R) OpenCL Graphics", "Intel(R) Arc(TM) A770 Graphics", "3.0", "25.1")
