@@ -316,6 +316,18 @@ def boot(root: Path, binds: Mapping[Path, str]) -> Iterator[Machine]:
         machine.stop()
 
 
+@contextlib.contextmanager
+def serving(root: Path, move_in: Callable[[Machine], object], settings: str = "") -> Iterator[Machine]:
+    """Return a machine on which the host's service runs for those who moved in before; more settings may be given."""
+    with boot(root, needs()) as machine:
+        machine.install_project()
+        machine.install_units()
+        move_in(machine)
+        machine.write("/etc/xpucached/xpucached.toml", f'[schedule]\nsettle = "0.2s"\n{settings}')
+        machine.run("systemctl", "enable", "--now", "xpucached")
+        yield machine
+
+
 def _sweep() -> None:
     """Remove the cgroups of machines that are gone.  Those of a machine that runs are its own, the empty ones, too."""
     for mount in Path("/proc/self/mounts").read_text().splitlines():

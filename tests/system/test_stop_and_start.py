@@ -20,12 +20,7 @@ PARTS: Final = ("xpucached.socket", "xpucached-admin.socket", "xpucached-driver.
 @pytest.fixture(scope="module")
 def machine(debian: Path) -> Iterator[hosts.Machine]:
     """Return a machine on which the service is enabled, and alice has nothing yet."""
-    with hosts.boot(debian, hosts.needs()) as one:
-        one.install_project()
-        one.install_units()
-        one.run("useradd", "--create-home", "alice")
-        one.write("/etc/xpucached/xpucached.toml", '[schedule]\nsettle = "0.2s"\n')
-        one.run("systemctl", "enable", "--now", "xpucached")
+    with hosts.serving(debian, lambda one: one.run("useradd", "--create-home", "alice")) as one:
         one.until(lambda: "awake" in one.out("xpucachectl", "status"), "alice's worker")
         yield one
 
