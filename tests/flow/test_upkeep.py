@@ -273,7 +273,7 @@ def test_a_catalog_that_was_made_anew_is_a_problem_until_nothing_is_missing(
     path = short_dir / "catalog.sqlite"
     path.write_bytes(b"no database at all" * 500)
     if whole:
-        monkeypatch.setattr(salvage, "salvage_models", lambda _aside: Salvaged((), ""))
+        monkeypatch.setattr(salvage, "salvage_models", lambda _aside, _beside: Salvaged((), ""))
     old: list[Path] = []
 
     async def work(catalog: Catalog, *wakes: Started | Periodic) -> list[bool]:

@@ -58,16 +58,18 @@ class Catalog:
         self._closed = False
 
     @classmethod
-    def open(cls, path: Path, *, apart: bool = False, account: str | None = None) -> Self:
+    def open(cls, path: Path, *, apart: bool = False, account: str | None = None, other: Path | None = None) -> Self:
         """Open the catalog, or make it, and bring it to the newest revision.
 
         What cannot be used, whatever is wrong with it, is set aside and a new one made (see `rebuilt`); of a large file
         only what a start needs is looked at for that (see `examined`).  With ``apart`` a process of its own migrates,
         for the sake of memory.  With ``account`` it is that account's, and what one of another name left behind is set
-        aside, too.  Raises `CatalogError` for a file that a newer version wrote, or that cannot be read and written
-        just now (no rights, a full disk); it stays as it is.
+        aside, too.  A new one takes models and history over from ``other``, which stays as it is.  Raises
+        `CatalogError` for a file that a newer version wrote, or that cannot be read and written just now (no rights, a
+        full disk); it stays as it is.
         """
         inherited = opening.claim(path, account) if account is not None else None
+        is_new = inherited is None and not os.path.lexists(path)
         if apart:
             opening.migrate_apart(path)
         opened = opening.connect(path)
@@ -77,14 +79,22 @@ class Catalog:
             catalog._miss(inherited)
         if opened.rebuilt is not None:
             catalog._take_over(opened.rebuilt)
+        elif is_new and other is not None and os.path.lexists(other):
+            taken = catalog._take_from(other)
+            log.info("models were taken over from %s: %d", other, len(taken.models))
         return catalog
 
-    def _take_over(self, rebuilt: opening.Rebuilt) -> None:
-        """Register again in a new catalog what the corrupt one still tells."""
-        taken = salvage.salvage_models(rebuilt.aside)
+    def _take_from(self, old: Path) -> salvage.Salvaged:
+        """Register again in a new catalog what another one tells."""
+        taken = salvage.salvage_models(old, self.path)
         for model in taken.models:
             self.write(models.add_model, model)
         self.write(salvage.take_over_history, taken.history)
+        return taken
+
+    def _take_over(self, rebuilt: opening.Rebuilt) -> None:
+        """Register again in a new catalog what the corrupt one still tells."""
+        taken = self._take_from(rebuilt.aside)
         self.rebuilt = f"{rebuilt.message}; {len(taken.models)} registered models were taken over"
         if taken.incomplete_because:
             self.rebuilt += (

@@ -98,7 +98,7 @@ def claim(path: Path, account: str) -> Rebuilt | None:
     """
     note = path.with_name(_OWNER)
     with refusing(path):
-        before = _noted(note)
+        before = owner(path.parent)
         if before == account:
             return None
         rebuilt = None
@@ -118,8 +118,9 @@ def claim(path: Path, account: str) -> Rebuilt | None:
     return rebuilt
 
 
-def _noted(note: Path) -> str:
-    """Read whose the catalog is; empty if nobody has noted it, or died before it was on the disk."""
+def owner(place: Path) -> str:
+    """Return whose the catalog in a directory is; empty if nobody has noted it, or died before it was on the disk."""
+    note = place / _OWNER
     try:
         if not stat.S_ISREG(note.lstat().st_mode):
             raise CatalogError(f"whose the catalog is stands in no regular file: {note}", hint=_FOREIGN_HINT)

@@ -56,15 +56,18 @@ class Salvaged:
     history: Mapping[str, tuple[Mapping[str, object], ...]] = field(default_factory=dict)  #: rows by their table
 
 
-def salvage_models(aside: Path) -> Salvaged:
-    """Return the models that were registered by command, as far as they can be read whole.  Never raise for damage."""
+def salvage_models(aside: Path, beside: Path) -> Salvaged:
+    """Return the models that were registered by command, as far as they can be read whole.  Never raise for damage.
+
+    ``beside`` is the new catalog, where a copy is made if need be.
+    """
     found: list[Model] = []
     reasons: list[str] = []
     history: Mapping[str, tuple[Mapping[str, object], ...]] = {}
     try:
         if not stat.S_ISREG(aside.lstat().st_mode):
             return Salvaged((), "it is no file")
-        with _read(aside, reasons) as connection:
+        with _read(aside, beside, reasons) as connection:
             sound = sa.select(MODELS.c.name).where(sa.not_(soundness.wrong(MODELS)))
             for (name,) in connection.execute(sound).all():
                 found += _whole(connection, name)
@@ -127,9 +130,9 @@ def incomplete(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _read(aside: Path, reasons: list[str]) -> Iterator[sa.Connection]:
+def _read(aside: Path, beside: Path, reasons: list[str]) -> Iterator[sa.Connection]:
     journal = aside.with_name(aside.name + "-wal")
-    copy = aside.with_name(_COPY) / "catalog.sqlite"
+    copy = beside.with_name(_COPY) / "catalog.sqlite"
     engine = None
     try:
         if journal.is_file() and not journal.is_symlink() and journal.stat().st_size:

@@ -368,9 +368,10 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
     with alone(config.paths.state):
         # A worker's state goes by its user's number, and numbers are given away again.
         account = worker.account() if options.worker else None
+        other = worker.other_catalog(config, is_worker=options.worker)
         async with systemd.starting():
             catalog = await asyncio.to_thread(
-                Catalog.open, config.paths.state / "catalog.sqlite", apart=True, account=account
+                Catalog.open, config.paths.state / "catalog.sqlite", apart=True, account=account, other=other
             )
         try:
             instance = hashlib.blake2b(os.fsencode(config.paths.state), digest_size=8).hexdigest()

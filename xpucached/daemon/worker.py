@@ -13,7 +13,8 @@ from typing import Final
 from xpucached import settings, sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client
-from xpucached.errors import RunningError, SettingsError, XpucachedError
+from xpucached.catalog import opening
+from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
 from xpucached.settings import loading
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ _NEXT: Final = 30.0
 """Seconds in which an administrator who looks at all users may ask again."""
 
 _ACCOUNTS: Final = Path("/etc/passwd")
+_WORKERS: Final = Path("/var/lib/xpucached-worker")
 
 _GONE: Final = 10.0
 """Seconds after which an account that is not in that file any more is gone."""
@@ -97,6 +99,21 @@ def is_local() -> bool | None:
     except OSError:
         return None
     return any(line.split(b":")[2:3] == [b"%d" % os.getuid()] for line in lines)
+
+
+def other_catalog(config: settings.Settings, *, is_worker: bool) -> Path | None:
+    """Return where our user's other daemon has its catalog: a worker's is the own one, and the other way round."""
+    if is_worker:
+        return Path(os.path.expanduser("~/.local/state/xpucached/catalog.sqlite"))  # noqa: PTH111 - it raises nothing
+    if config.paths.socket != Path(sockets.own_path(os.getuid())):
+        # For this one no worker steps aside.
+        return None
+    place = _WORKERS / str(os.getuid())
+    with contextlib.suppress(OSError, CatalogError):
+        # Who had our number before left nothing for us.
+        if (name := account()) is not None and opening.owner(place) == name:
+            return place / "catalog.sqlite"
+    return None
 
 
 def step_aside() -> bool | None:

@@ -246,6 +246,30 @@ def test_closing_leaves_one_file_and_opening_finds_everything_again(path: Path) 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_new_catalog_takes_models_over_from_the_user_s_other_daemon_and_later_ones_do_not_travel(
+    path: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "own" / "catalog.sqlite"
+    mine.parent.mkdir()
+    with closing(Catalog.open(path)) as other:
+        other.write(add_model, model())
+        other.write(add_model, model("declared", source="/etc/m.toml"))
+        # Its daemon still runs: what it wrote last is in its journal alone.
+        with closing(Catalog.open(mine, other=path)) as opened:
+            assert (opened.read(all_models), opened.rebuilt, opened.incomplete) == ((model(),), None, "")
+            opened.write(remove_model, ModelName("net"))
+        other.write(add_model, model("later"))
+        with closing(Catalog.open(mine, other=path)) as opened:
+            assert opened.read(all_models) == ()
+        assert len(other.read(all_models)) == 3
+    assert [one.name for one in mine.parent.iterdir()] == ["catalog.sqlite"]
+    # Nor does what cannot be read keep one from its start; what is one's own counts.
+    path.write_bytes(b"garbage")
+    with closing(Catalog.open(tmp_path / "third.sqlite", other=path)) as opened:
+        assert opened.read(all_models) == ()
+    assert path.read_bytes() == b"garbage"
+
+
 def test_the_catalog_of_another_account_is_set_aside(path: Path) -> None:
     owner = path.with_name("owner")
     # It was there before anybody noted whose it is.
