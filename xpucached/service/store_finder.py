@@ -298,8 +298,12 @@ class StoreFinder:
         if preflight is None or not all(one.known for one in processes):
             return frozenset()
         found = {path for one in processes for path in one.libraries}
+        # Thousands of models may be of one program: it is looked at once.
+        alike: dict[object, tuple[Model, dict[str, str]]] = {}
         for model in models:
             variables = {**self._context.settings.driver.variables, **model.workload.variables}
+            alike.setdefault((model.workload.program, *sorted(variables.items())), (model, variables))
+        for model, variables in alike.values():
             try:
                 found |= {one.library for one in runtimes_of(model, variables)}
             except TimeoutError:
