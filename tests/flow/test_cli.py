@@ -22,7 +22,7 @@ from tests.support.command_line import run
 from xpucached import __version__, cli, sockets
 from xpucached.api import requests
 from xpucached.api.endpoints import Right
-from xpucached.cli import commands_jobs, program, progress, quick
+from xpucached.cli import commands_jobs, connect, program, progress, quick
 from xpucached.domain.checks import Level, check
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState
@@ -278,14 +278,23 @@ def test_check_without_a_daemon(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 
-def test_no_daemon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_daemon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("XPUCACHED_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(connect, "_MANAGERS", (str(tmp_path / "lib"),))
 
     status, out, err = run(capsys, "--user", "status")
 
     assert (status, out) == (69, "")
     assert err.startswith("xpucachectl: no daemon answers on ")
-    assert "systemctl --user start xpucached" in err
+    # What cannot be done is not hinted at: no unit is installed.
+    assert "start it: xpucached --user &; as a service: xpucachectl setup --user" in err
+    assert "no service of the host's is installed here: " in run(capsys, "--system", "status")[2]
+    for unit in (tmp_path / "systemd/user/xpucached.service", tmp_path / "lib/system/xpucached.service"):
+        unit.parent.mkdir(parents=True)
+        unit.touch()
+    assert "start it: systemctl --user start xpucached, or xpucached --user &" in run(capsys, "--user", "status")[2]
+    assert "systemctl start xpucached" in run(capsys, "--system", "status")[2]
 
 
 def test_no_daemon_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

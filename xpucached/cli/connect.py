@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import sockets
 from xpucached.api import host_requests
@@ -19,10 +19,32 @@ from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, Untr
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Iterable
+
+
+_MANAGERS: Final = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
+"""Where systemd looks for units, in a directory for the host's and one for users'."""
+_HOMES: Final = {"XDG_CONFIG_HOME": "~/.config", "XDG_DATA_HOME": "~/.local/share"}
 
 
 def _start_it() -> str:
-    return f"start it: {'sudo ' if os.geteuid() != 0 else ''}systemctl start xpucached"
+    root = "" if os.geteuid() == 0 else "sudo "
+    if _has_unit(f"{place}/system" for place in _MANAGERS):
+        return f"start it: {root}systemctl start xpucached"
+    return f"no service of the host's is installed here: {root}xpucachectl setup"
+
+
+def _start_own() -> str:
+    homes = (os.environ.get(name) or os.path.expanduser(home) for name, home in _HOMES.items())  # noqa: PTH111 - it raises nothing
+    places = (f"{home}/systemd/user" for home in homes)
+    if _has_unit((*places, *(f"{place}/user" for place in _MANAGERS))):
+        return "start it: systemctl --user start xpucached, or xpucached --user &"
+    return "start it: xpucached --user &; as a service: xpucachectl setup --user"
+
+
+def _has_unit(places: Iterable[str]) -> bool:
+    # Not Path.exists: it raises where a directory on the way may not be entered.
+    return any(os.path.exists(f"{place}/xpucached.service") for place in places)  # noqa: PTH110 - see above
 
 
 def reach(options: Namespace) -> tuple[Client, bool]:
@@ -62,8 +84,7 @@ def _own(scope: str | None) -> Client:
             worker = None
         if worker is not None:
             return worker
-    hint = "start it: systemctl --user start xpucached, or xpucached --user &"
-    # Not Path.exists: it raises where a directory on the way may not be entered.
+    hint = _start_own()
     if os.path.exists(sockets.PUBLIC):  # noqa: PTH110 - see above
         hint += "; or ask the system's: xpucachectl --system"
     return Client(path, hint=hint, source=source)

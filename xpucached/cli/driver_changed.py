@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import sys
 import time
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _PAUSE: Final = 1.0
 """Seconds between two looks at how it stands."""
+
+_NUMBERS: Final = re.compile(r"[\d.,]+")
 
 
 def of_host(output: Output) -> int:
@@ -84,7 +87,8 @@ def _wait(look: Callable[[], HostReadiness], end: float, *, quiet: bool) -> Host
         if (settled and sure) or time.monotonic() >= end:
             return found
         sure = settled
-        if not quiet and not settled and (line := waiting(found)) != shown:
+        # What counts up is no news.
+        if not quiet and not settled and (what := _NUMBERS.sub("", line := waiting(found))) != shown:
             print(line, file=sys.stderr, flush=True)
-            shown = line
+            shown = what
         time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))

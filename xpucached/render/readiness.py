@@ -29,6 +29,9 @@ _SENTENCES: Final[Mapping[Readiness, str]] = {
     Readiness.FAILED: "something failed",
 }
 
+_SAID: Final = 5
+"""Users who are named."""
+
 
 def readiness(value: HostReadiness, took: float, style: TextStyle) -> str:
     """Write how all users stand, and how long that took."""
@@ -45,10 +48,10 @@ def readiness(value: HostReadiness, took: float, style: TextStyle) -> str:
 
 
 def waiting(value: HostReadiness) -> str:
-    """Write in one line who is waited for."""
-    if not value.users:
-        return "waiting for a look at the driver"
+    """Write in one line who is waited for, and for what."""
     left = [one for one in value.users if one.state is Readiness.WAITING]
-    return plain(
-        f"waiting for {', '.join(one.user for one in left[:5])}: {len(left)} of {count(len(value.users), 'user')}"
-    )
+    if not left:
+        return "waiting for a look at the driver"
+    more = f"; and {len(left) - _SAID} more" if len(left) > _SAID else ""
+    named = "; ".join(f"{one.user}: {one.why}" for one in left[:_SAID])
+    return plain(f"waiting for {len(left)} of {count(len(value.users), 'user')}: {named}{more}")

@@ -85,7 +85,7 @@ def test_it_waits_until_nothing_more_comes(capsys: pytest.CaptureFixture[str]) -
     assert (daemon.told, len(daemon.said)) == (1, 1)
     said = capsys.readouterr()
     assert said.out.startswith("all is warm: 1 of 1 model, 1 user, after ")
-    assert said.err.splitlines()[:2] == ["waiting for a look at the driver", "waiting for alice: 1 of 1 user"]
+    assert said.err.splitlines()[:2] == ["waiting for a look at the driver", "waiting for 1 of 1 user: alice: warming"]
 
 
 @pytest.mark.parametrize(
