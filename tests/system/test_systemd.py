@@ -9,7 +9,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.support import hosts
-from tests.support.house import RUNTIMES, House, binds, drivers
+from tests.support.house import PLACE, RUNTIMES, House, binds, drivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PORT: Final = "127.0.0.1:9845"
 DROP_IN: Final = "/etc/systemd/system/xpucached.service.d"
+EXAMPLES: Final = REPOSITORY / "systemd/examples"
 FIGURES: Final = f"import urllib.request as r; print(r.urlopen('http://{PORT}/v1/metrics', timeout=9).read().decode())"
 LOOK: Final = """
 import json, subprocess, urllib.error, urllib.request
@@ -132,7 +133,7 @@ def let_it_listen(one: House) -> None:
     machine.write(file, f'{machine.read(file)}\n[metrics]\nlisten = "{PORT}"\n')
     machine.run("systemctl", "reload", "xpucached")
     assert "the unit forbids it" in one.ctl("status")
-    machine.put(REPOSITORY / "systemd/examples/metrics-port.conf", f"{DROP_IN}/metrics-port.conf")
+    machine.put(EXAMPLES / "metrics-port.conf", f"{DROP_IN}/metrics-port.conf")
     machine.run("systemctl", "daemon-reload")
 
 
@@ -380,9 +381,11 @@ def test_a_worker_with_nothing_to_do_goes_and_comes_when_it_is_wanted(house: Hou
 def test_a_worker_steps_aside_for_its_user_s_own_daemon(house: House) -> None:
     machine = house.machine
     machine.run("loginctl", "enable-linger", "dora")
-    house.ctl("scan", user="dora")
+    house.ctl("model", "add", "first", "--", "/bin/true", user="dora")
     machine.run("systemctl", "--user", "start", "xpucached", user="dora", session=True)
     house.until("dora", state="aside")
+    # Whichever of the two is new takes over what was registered at the other one.
+    assert "first" in machine.out("xpucachectl", "model", "list", user="dora", session=True)
 
     assert '"verdict"' in machine.out("xpucachectl", "status", "--json", user="dora", session=True)
     # Root's every command reaches the one that works; an administrator is told who that is.
@@ -396,6 +399,7 @@ def test_a_worker_steps_aside_for_its_user_s_own_daemon(house: House) -> None:
     assert "verdict" in machine.out("runuser", "-u", "dora", "--", "xpucachectl", "--user", "status", "--json")
     machine.run("systemctl", "--user", "stop", "xpucached.socket", "xpucached.service", user="dora", session=True)
     assert '"verdict"' in house.ctl("--of", "dora", "status", "--json")
+    house.ctl("--of", "dora", "model", "remove", "first")
 
 
 def test_the_configuration_is_read_again(house: House) -> None:
@@ -414,16 +418,24 @@ def test_the_configuration_is_read_again(house: House) -> None:
     machine.until(lambda: machine.show(unit, "ActiveState") == "inactive", "his worker to go")
 
 
+def sleeps(machine: hosts.Machine) -> bool:
+    """Return whether a model of number 4321 runs."""
+    return machine.run("pgrep", "-u", "4321", "-x", "sleep", check=None).returncode == 0
+
+
 def test_who_gets_a_number_again_gets_no_models_with_it(house: House) -> None:
     machine = house.machine
     place = "/var/lib/xpucached-worker/4321"
     machine.run("useradd", "--create-home", "--uid", "4321", "former")
     machine.run("systemctl", "reload", "xpucached")
     machine.until(lambda: "former" in house.users(), "her to be known")
-    house.ctl("model", "add", "hers", "--", "/bin/false", user="former")
-    # Though her worker runs, and nobody says a word to the service.
+    house.ctl("model", "add", "hers", "--", "/bin/sleep", "600", user="former")
+    house.ctl("prewarm", "--no-wait", "hers", user="former")
+    machine.until(lambda: sleeps(machine), "her model to run")
+    # Though her worker runs, with her model, and nobody says a word to the service.
     assert machine.show("xpucached-worker@4321.service", "ActiveState") == "active"
     machine.run("userdel", "--remove", "former")
+    assert not sleeps(machine)
     assert machine.show("xpucached-worker@4321.service", "ActiveState") == "inactive"
     machine.until(lambda: "former" not in house.users(), "her to go")
     machine.run("useradd", "--create-home", "--uid", "4321", "latter")
@@ -480,6 +492,33 @@ def test_systemd_accepts_the_units_where_they_are_installed(house: House) -> Non
     done = house.machine.run("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", *instances, check=None)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_model_that_is_a_server_needs_a_drop_in_and_is_alone_in_its_network(house: House) -> None:
+    machine, uid = house.machine, house.users()["bob"]["uid"]
+    unit, port = f"xpucached-worker@{uid}.service", 8123
+    place = f"/etc/systemd/system/{unit}.d/server-models.conf"
+    machine.put(REPOSITORY / "tests/support/server.py", "/opt/app/server.py")
+    machine.write("/opt/app/requests.jsonl", '{"path": "/build", "body": ""}\n')
+    server = ("/usr/bin/python3", "-I", "-S", "-B", "/opt/app/server.py", port, "/opt/app")
+    asked = ("--ready-url", f"http://127.0.0.1:{port}/", "--requests", "/opt/app/requests.jsonl")
+    words = ("model", "add", "server", *asked, "--", *server, f"{PLACE}/{RUNTIMES[0]}/lib/libsycl.so.8", "exp")
+    house.ctl(*map(str, words), user="bob")
+    try:
+        house.ctl("prewarm", "server", user="bob", check=1)
+        assert "RestrictAddressFamilies=" in house.ctl("model", "show", "server", user="bob")
+        machine.put(EXAMPLES / "server-models.conf", place)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "try-restart", "xpucached-worker@*.service")
+        house.ctl("prewarm", "server", user="bob")
+        house.until("bob", warm=1, cold=0)
+        interfaces = machine.read(f"/proc/{machine.show(unit, 'MainPID')}/net/dev").splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
+    finally:
+        house.ctl("model", "remove", "server", user="bob")
+        machine.run("rm", "-f", place)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "try-restart", "xpucached-worker@*.service")
 
 
 # -- who watches ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 The host's daemon makes as many empty files as the host has cores.  Whoever compiles holds the lock of one of them, and
 the kernel frees it with the holder's life.  Anybody may lock them, so nothing depends on their becoming free: who gets
 none for a while goes on with one compiler all the same.
+
+Models' runs hold none: a program has threads of its own, which a core held for it would not bound, and for most of its
+time it compiles nothing.
 """
 
 from __future__ import annotations
