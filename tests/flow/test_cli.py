@@ -80,7 +80,7 @@ LOOKING: Final = [
     (("runs",), "warmed"),
     (("runs", "resnet", "--limit", "3"), "warmed"),
     (("env",), "export SYCL_CACHE_PERSISTENT=1"),
-    (("config", "show"), "policy.grace  600"),
+    (("config", "show"), "10m (default)"),
     (("version",), f"xpucachectl {__version__}\nxpucached {__version__}"),
 ]
 

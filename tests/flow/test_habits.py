@@ -198,6 +198,11 @@ def test_settings_have_values_and_sources_apart(served: Running, capsys: pytest.
     for name, one in shown.items():
         assert set(one) == {"value", "source"}
         assert name in plain
+    # What is no text in the configuration is none here.
+    wanted = {"policy.attempts": 3, "policy.max_bytes": None, "policy.trash_max_bytes": "1GiB"}
+    wanted |= {"schedule.replay": True, "paths.socket_mode": "0600"}
+    assert {name: shown[name]["value"] for name in wanted} == wanted
+    assert shown["policy.attempts"]["source"] == "/etc/xpucached/xpucached.toml:2"
 
 
 @pytest.mark.parametrize(

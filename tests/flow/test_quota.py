@@ -19,6 +19,7 @@ from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import ModelName
+from xpucached.settings.values import spell_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,5 +61,5 @@ def test_reload_refuses_a_limit_below_what_models_need_and_says_how_much_that_is
         assert quota() == before
         host.configure(f"{stores}[policy]\nquota = {need}\n")
         host.process.send_signal(signal.SIGHUP)
-        host.until(lambda: str(need) in quota())
+        host.until(lambda: spell_size(need) in quota())
         host.until(lambda: "quota-too-small" not in json.dumps(host.ask("status")["problems"]))

@@ -562,7 +562,15 @@ class Standin:
 
     async def config(self) -> Mapping[str, str]:
         """Return settings."""
-        return {"policy.grace": "600", "user": "yes"}
+        return {
+            "paths.socket_mode": "0600 (default)",
+            "policy.attempts": "3 (/etc/xpucached/xpucached.toml:2)",
+            "policy.grace": "10m (default)",
+            "policy.max_bytes": "unlimited (default)",
+            "policy.trash_max_bytes": "1GiB (default)",
+            "schedule.replay": "true (XPUCACHED_SCHEDULE_REPLAY)",
+            "user": "yes",
+        }
 
     async def disk(self) -> DiskUse:
         """Return how much room is taken."""

@@ -8,6 +8,7 @@ from xpucached import __version__, answers, codec
 from xpucached.api import host_requests, looking, requests
 from xpucached.cli import connect, everyone, following, listing, narrowing, running, waiting
 from xpucached.domain import checks
+from xpucached.domain.bounds import UNLIMITED
 from xpucached.errors import RequestError, RunFailed, Unavailable
 from xpucached.kinds.variables import KNOWN
 from xpucached.printing import plain
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from xpucached.domain.checks import Check
     from xpucached.domain.models import ModelStatus
     from xpucached.domain.users import HostStatus
+    from xpucached.messages import Json
 
 _T = TypeVar("_T")
 
@@ -191,8 +193,15 @@ def _config_show(output: Output) -> int:
         return 0
     # Each value is followed by where it comes from, in brackets.
     parted = {name: text.removesuffix(")").rpartition(" (") for name, text in answer.value.items()}
-    output.dump({name: {"value": value, "source": source} for name, (value, _, source) in parted.items()})
+    output.dump({name: {"value": _typed(value), "source": source} for name, (value, _, source) in parted.items()})
     return 0
+
+
+def _typed(value: str) -> Json:
+    """Return a value as the configuration would have it: what is no text is none."""
+    if value.isdecimal() and (value == "0" or value[0] != "0"):
+        return int(value)
+    return {"true": True, "false": False, UNLIMITED: None, "none": None}.get(value, value)
 
 
 def _runs(output: Output) -> requests.ListRuns:

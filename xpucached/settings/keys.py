@@ -15,10 +15,10 @@ from typing import Final
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
-from xpucached.domain.bounds import UNLIMITED, NamedBy, Whole, Window
+from xpucached.domain.bounds import UNLIMITED, NamedBy, Size, Whole, Window
 from xpucached.domain.plans import Limits
 from xpucached.settings import Settings, store_places
-from xpucached.settings.values import Unexpected, declared, mode, shape, spell, spell_window
+from xpucached.settings.values import Unexpected, declared, mode, shape, spell, spell_size, spell_window
 
 PREFIX: Final = "XPUCACHED_"
 
@@ -73,6 +73,8 @@ class Key(Struct, frozen=True):
         _, bound = shape(self.kind)
         if bound is mode:
             return f"{value:04o}"
+        if isinstance(bound, Size) and isinstance(value, int):
+            return spell_size(value)
         return spell_window(value) if isinstance(bound, Window) else _spelled(value)  # type: ignore[arg-type]
 
 
@@ -116,4 +118,5 @@ def _limits(one: Limits) -> str:
         with contextlib.suppress(KeyError):
             whose = pwd.getpwuid(one.user).pw_name
     given = [(name, text) for name, text in asdict(one).items() if name not in {"store", "user"} and text is not None]
-    return f"{whose}=({' '.join(f'{name}={_spelled(text)}' for name, text in given)})"
+    written = [f"{name}={spell_size(text) if name.endswith('bytes') else _spelled(text)}" for name, text in given]
+    return f"{whose}=({' '.join(written)})"

@@ -206,6 +206,14 @@ def spell(seconds: float) -> str:
     return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
 
+def spell_size(number: int) -> str:
+    """Write a size as it may stand in the configuration, in the largest unit of which it is a whole number."""
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if number and number % (1 << power) == 0:
+            return f"{number >> power}{unit}"
+    return str(number)
+
+
 def _size(value: object, *, unlimited: bool) -> int | None:
     # To some runtimes 0 means no limit.  Here it could mean either, so it means nothing.
     expected = "expected a size above 0 such as 512MB or 10GiB"

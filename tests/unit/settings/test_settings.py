@@ -31,7 +31,7 @@ from xpucached.settings import loading, model_files, toml
 from xpucached.settings.keys import keys
 from xpucached.settings.sections import Bundles
 from xpucached.settings.toml import Toml
-from xpucached.settings.values import spell
+from xpucached.settings.values import spell, spell_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -382,6 +382,12 @@ def test_it_shows_every_value_and_where_it_comes_from(file: Path) -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         load(None).paths.state = Path("/x")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("number", [1, 1000, 1024, 3 << 20, (3 << 20) + 1, 1 << 40, 1 << 62])
+def test_a_size_that_is_shown_can_be_read(number: int) -> None:
+    assert quantities.size(spell_size(number)) == number
+    assert len(spell_size(number)) <= len(str(number)) + 1
 
 
 @given(st.integers(0, 10**7))
