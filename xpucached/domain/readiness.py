@@ -67,13 +67,16 @@ def of_host(value: HostStatus, asked: AwareDatetime) -> HostReadiness:
     problems = tuple(one.message for one in value.problems if one.code in PROBLEMS)
     if value.looked is None or value.looked < asked:
         return HostReadiness(Readiness.WAITING, value.changed, (), problems)
-    users = tuple(_of_user(one, value.changed) for one in value.users)
+    users = tuple(_of_user(one, value.changed, asked) for one in value.users)
     states = [*(one.state for one in users), *([Readiness.COLD] if problems else [])]
     return HostReadiness(max(states, key=_BEST_FIRST.index, default=Readiness.NOTHING), value.changed, users, problems)
 
 
-def _of_user(one: UserStatus, changed: AwareDatetime | None) -> UserReadiness:
+def _of_user(one: UserStatus, changed: AwareDatetime | None, asked: AwareDatetime) -> UserReadiness:
     state, why = _judged(one, changed)
+    if one.state is WorkerState.AWAKE and (one.seen is None or one.seen < asked):
+        # A model may have been added, or failed, since it last said how it stands.
+        state, why = Readiness.WAITING, "has yet to answer"
     return UserReadiness(one.user, one.uid, state, one.warm, one.cold, one.entries, why)
 
 

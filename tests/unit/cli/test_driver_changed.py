@@ -51,7 +51,16 @@ def host(*users: UserStatus) -> Callable[[], HostStatus]:
     return lambda: HostStatus("1", api_stub.NOW, "stamp", api_stub.NOW, (), users, datetime.now(UTC), 3600.0)
 
 
-WARM = UserStatus("alice", 1001, WorkerState.AWAKE, entries=3, warm=1, looked=api_stub.NOW + timedelta(1))
+LATER = datetime.now(UTC) + timedelta(1)
+WARM = UserStatus(
+    "alice",
+    1001,
+    WorkerState.AWAKE,
+    entries=3,
+    warm=1,
+    looked=api_stub.NOW + timedelta(1),
+    seen=datetime.now(UTC) + timedelta(1),
+)
 
 
 def run(line: str, daemon: Daemon, table: object = commands._OF_HOST) -> int:

@@ -35,6 +35,10 @@ def host(*users: UserStatus, problems: tuple[Problem, ...] = ()) -> HostStatus:
         (WARM, Readiness.WARM, ""),
         (replace(WARM, state=WorkerState.ASLEEP, busy=True), Readiness.WARM, ""),
         (replace(WARM, busy=True), Readiness.WAITING, "It is."),
+        # What it said before the question may not hold any more: a model may have failed since.
+        (replace(WARM, seen=NOW - timedelta(seconds=1)), Readiness.WAITING, "has yet to answer"),
+        (replace(WARM, seen=NOW - timedelta(seconds=1), models=(), entries=0), Readiness.WAITING, "has yet to answer"),
+        (replace(WARM, seen=NOW - timedelta(seconds=1), state=WorkerState.ASLEEP), Readiness.WARM, ""),
         (replace(WARM, due=True), Readiness.WAITING, "has yet to look"),
         (replace(WARM, state=WorkerState.STARTING), Readiness.WAITING, "has yet to look"),
         (
