@@ -245,6 +245,7 @@ class Surveyor:
         usual = {name: common[name] for name in LEADING if name in common}
         by_variables: dict[tuple[tuple[str, str], ...], tuple[DriverFile, ...]] = {}
         found: dict[object, _Led] = {}
+        looked: dict[object, tuple[Mapping[str, str], tuple[DriverFile, ...], tuple[Problem, ...]]] = {}
 
         def files(leading: Mapping[str, str]) -> tuple[DriverFile, ...]:
             text = tuple(sorted(leading.items()))
@@ -257,10 +258,14 @@ class Surveyor:
             leading: Mapping[str, str] = {name: named[name] for name in LEADING if named.get(name)}
             libraries = next((run.libraries for run in self._runs(model)), None)
 
+            # Thousands of models may be of one program: it is looked at once.
+            alike = (model.workload.program, *sorted(leading.items()), libraries)
             try:
-                leading, these, absent = deadlines.ask(
-                    ("driver", model.name), functools.partial(_looked, model, leading, libraries, files)
-                )
+                if alike not in looked:
+                    looked[alike] = deadlines.ask(
+                        ("driver", model.name), functools.partial(_looked, model, leading, libraries, files)
+                    )
+                leading, these, absent = looked[alike]
             except TimeoutError:
                 if leading != usual:
                     found[model.name] = _Led(leading, (), (model.name,), (_silent(model.name),), silent=True)

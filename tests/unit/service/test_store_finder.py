@@ -83,6 +83,24 @@ def test_which_runtimes_read_a_store_is_asked_each_time(two: Two, monkeypatch: p
     assert found.readers == {"libsycl.so.9"}
 
 
+def test_of_many_models_of_one_program_its_runtimes_are_looked_for_once(
+    two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def looking(model: Model, _variables: object) -> tuple[()]:
+        looked.append(model.name)
+        return ()
+
+    monkeypatch.setattr(store_finder, "runtimes_of", looking)
+    programs: list[tuple[str, tuple[str, ...], dict[str, str]]]
+    programs = [(f"m{number}", ("/bin/true", str(number)), {}) for number in range(100)]
+    programs += [("other", ("/bin/false",), {}), ("led", ("/bin/true",), {"LD_LIBRARY_PATH": "/opt"})]
+    models = [Model(ModelName(name), Workload(command, tmp_path, variables)) for name, command, variables in programs]
+    two.finder._readers(models, ())
+    assert looked == ["m0", "other", "led"]
+
+
 def test_who_asks_for_a_store_that_is_none_any_more_hears_so(two: Two) -> None:
     two.finder._context.settings = loading.load(None, user=True, environ={**os.environ, "XPUCACHED_STORES_FOUND": "no"})
     with pytest.raises(NotFound, match="no store at"):

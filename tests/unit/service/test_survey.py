@@ -67,6 +67,28 @@ def test_a_driver_is_asked_again_with_other_variables_though_its_files_stayed(
     assert third == fourth == f"{first}-{third.partition('-')[2]}" != first
 
 
+def test_of_many_models_of_one_program_its_driver_is_looked_for_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    real = survey._looked
+
+    def looking(model: Model, *given: object) -> object:
+        looked.append(model.name)
+        return real(model, *given)  # type: ignore[arg-type] # whatever that takes
+
+    monkeypatch.setattr(survey, "_looked", looking)
+    monkeypatch.setattr(survey, "driver_files", lambda _: ())
+    programs: list[tuple[str, tuple[str, ...], dict[str, str]]]
+    programs = [(f"m{number:03}", ("/bin/true", str(number)), {}) for number in range(100)]
+    programs += [("n-other", ("/bin/false",), {}), ("n-led", ("/bin/true",), {"LD_LIBRARY_PATH": "/opt"})]
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        for name, command, variables in programs:
+            catalog.write(add_model, Model(ModelName(name), Workload(command, tmp_path, variables)))
+        assert Surveyor(Context(settings("{}"), catalog, {}))._led(()) == ()
+    assert sorted(looked) == ["m000", "n-led", "n-other"]
+
+
 def test_a_driver_that_did_not_answer_is_asked_again_by_looks_alone(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
