@@ -15,7 +15,6 @@ from tests.kinds.test_sycl import maker
 from tests.kinds.test_sycl_recipes import NEW, look, recipe_of
 from tests.support.builders import native
 from tests.support.faults import Calls
-from xpucached.kinds import batches
 from xpucached.kinds.sycl import recipes
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ from tests.support.builders import SyclStore, native
 from xpucached.kinds.sycl import recipes
 source = SyclStore(Path(sys.argv[1]))
 recipe = recipes.recipe(only(source))
-with recipes.LeafBatch(Path(sys.argv[2]), together=sys.argv[3] == "together") as batch:
+with recipes.LeafBatch(Path(sys.argv[2])) as batch:
     for number in range(3):
         batch.add(replace(recipe, options=b"-D%d" % number), NEW, native(900))
     try:
@@ -43,48 +42,29 @@ with recipes.LeafBatch(Path(sys.argv[2]), together=sys.argv[3] == "together") as
 """
 
 
-def published(strike: Faults, source: SyclStore, into: Path, how: str = "together") -> str:
-    command = [sys.executable, "-c", PUBLISHING, str(source.root), str(into), how]
+def published(strike: Faults, source: SyclStore, into: Path) -> str:
+    command = [sys.executable, "-c", PUBLISHING, str(source.root), str(into)]
     variables = {**os.environ, **strike.variables, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.flow
-def test_the_disk_is_waited_for_once_and_before_any_is_in_its_place(
-    strike: Faults, sycl_store: SyclStore, tmp_path: Path
-) -> None:
-    sycl_store.add()
-    into = tmp_path / "into"
-    into.mkdir()
-    strike.fail(into, errno.EIO, Calls.SYNCS)
-    assert published(strike, sycl_store, into) == "Input/output error\n"
-    assert strike.stop() == 1
-    assert list(into.iterdir()) == []
-
-    strike.count(into, Calls.SYNCS)
-    assert published(strike, sycl_store, into) == "3\n"
-    assert strike.stop() == 1
-    assert len(look(into).entries) == 3
-    assert [path.name for path in into.iterdir() if not path.name.isdigit()] == []
-
-
-@pytest.mark.flow
-def test_where_one_call_does_not_wait_for_all_each_file_is_waited_for(
+def test_the_disk_is_waited_for_before_any_is_in_its_place(
     strike: Faults, sycl_store: SyclStore, tmp_path: Path
 ) -> None:
     sycl_store.add()
     into = tmp_path / "into"
     into.mkdir()
     strike.fail(into, errno.EIO, Calls.SYNCS, first=12)
-    with pytest.raises(subprocess.CalledProcessError):
-        published(strike, sycl_store, into, "each")
+    assert published(strike, sycl_store, into) == "Input/output error\n"
     assert strike.stop() == 12
     assert list(into.iterdir()) == []
-    proc = os.open("/proc", os.O_RDONLY)
-    try:
-        assert not batches.syncs_as_a_whole(proc)
-    finally:
-        os.close(proc)
+
+    strike.count(into, Calls.SYNCS)
+    assert published(strike, sycl_store, into) == "3\n"
+    assert strike.stop() == 12
+    assert len(look(into).entries) == 3
+    assert [path.name for path in into.iterdir() if not path.name.isdigit()] == []
 
 
 def test_who_removed_what_was_beside_is_told_of(sycl_store: SyclStore) -> None:

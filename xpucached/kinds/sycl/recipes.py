@@ -14,13 +14,14 @@ import stat
 import struct
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
 
 from xpucached.binaries import formats
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
-from xpucached.kinds import batches, fs, images, listing
+from xpucached.kinds import fs, images, listing
 from xpucached.kinds.sycl import entry_format, locks, makers, targets
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _ACCESS_TIME: Final = "access-time"
 """Its runtime keeps a birth time beside each entry."""
 
 _RETRIES: Final = 3
+_SYNCING: Final = 4
+"""Threads that wait for a disk, most of the time."""
 
 _numbers = itertools.count()
 _ours: set[str] = set()
@@ -118,10 +121,12 @@ class LeafBatch:
     """Programs that are written beside, and put in their places when the disk has them; see `Portable.batch`."""
 
     def __init__(self, root: Path, *, together: bool = True) -> None:
-        """``together``: the disk is waited for once, where its file system can, and not for each file."""
+        """``together``: the disk is waited for beside, in a few threads, and not before `add` returns."""
         self._path = os.fspath(root)
         self._together = together
         self._stack = contextlib.ExitStack()
+        self._pool = ThreadPoolExecutor(_SYNCING)
+        self._syncing: list[Future[None]] = []
         self._root = self._device = self._staging = -1
         self._beside: dict[str, tuple[list[str], int]] = {}
         """What is beside: by its name there, where it goes and the mode of its directories."""
@@ -129,11 +134,11 @@ class LeafBatch:
     def __enter__(self) -> Self:
         self._root, status = self._stack.enter_context(fs.root_to_change(self._path))
         self._device = status.st_dev
-        self._together = self._together and batches.syncs_as_a_whole(self._root)
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._stack:
+            self._pool.shutdown(cancel_futures=True)
             _ours.difference_update(self._beside)
             for name in self._beside:
                 _discard(self._staging, name)
@@ -149,16 +154,27 @@ class LeafBatch:
         contents = {"0.bin": struct.pack("<QQ", 1, len(binary)) + binary, "0.src": source}
         if _ACCESS_TIME in recipe.facts:
             contents["0_access_time.txt"] = b"%d" % time.time_ns()
-        with self._made(directory_mode, _path(recipe, environment)) as leaf:
+        name = self._made(directory_mode, _path(recipe, environment))
+        with fs.directory_in(self._staging, name, self._device) as leaf:
             for file, content in contents.items():
-                _write(leaf, file, content, file_mode, sync=not self._together)
-            if not self._together:
-                os.fsync(leaf)
+                _write(leaf, file, content, file_mode)
+        if self._together:
+            self._syncing.append(self._pool.submit(self._sync, name, *contents))
+        else:
+            self._sync(name, *contents)
+
+    def _sync(self, name: str, *files: str) -> None:
+        """Wait until the disk has what lies beside."""
+        with fs.directory_in(self._staging, name, self._device) as leaf:
+            for file in files:
+                with fs.regular_file(leaf, file) as (descriptor, _):
+                    os.fsync(descriptor)
+            os.fsync(leaf)
 
     def publish(self) -> Iterator[EntryKey | None]:
         """Wait until the disk has them all, and put one after the other in its place; see `Portable.batch`."""
-        if self._together and self._beside:
-            batches.sync_as_a_whole(self._root)
+        for one in self._syncing:
+            one.result()
         for name, (path, mode) in list(self._beside.items()):
             placed = any(_place(self._root, self._staging, name, path, mode, self._device) for _ in range(_RETRIES))
             if not placed:
@@ -169,9 +185,8 @@ class LeafBatch:
             _ours.discard(name)
             yield EntryKey("/".join((*path, "0"))) if placed else None
 
-    @contextlib.contextmanager
-    def _made(self, mode: int, path: list[str]) -> Iterator[int]:
-        """Make a directory beside."""
+    def _made(self, mode: int, path: list[str]) -> str:
+        """Make a directory beside; give its name there."""
         with _staging:
             name = f"{makers.ourselves()}-{next(_numbers)}"
             # Before it is there: a look that comes meanwhile would take it for a dead daemon's.
@@ -185,8 +200,7 @@ class LeafBatch:
                 _ours.discard(name)
                 raise
             self._beside[name] = (path, mode)
-        with fs.directory_in(self._staging, name, self._device) as leaf:
-            yield leaf
+        return name
 
 
 @contextlib.contextmanager
@@ -207,7 +221,7 @@ def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
             return
 
 
-def _write(leaf: int, name: str, content: bytes, mode: int, *, sync: bool) -> None:
+def _write(leaf: int, name: str, content: bytes, mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=leaf)
     try:
@@ -215,8 +229,6 @@ def _write(leaf: int, name: str, content: bytes, mode: int, *, sync: bool) -> No
         while view:
             view = view[os.write(descriptor, view) :]
         os.fchmod(descriptor, mode & 0o666)
-        if sync:
-            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
