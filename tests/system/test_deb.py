@@ -763,6 +763,8 @@ def is_tended(house: House, typist: documents.Typist) -> None:
     typist.type(DAY, "Looking after it")
     typist.type(DAY, "The disk is full")
     typist.type(DAY, "Backing up, restoring", 0)
+    # A daemon that has just started may not have met everybody.
+    machine.until(lambda: "alice" in house.users(), "alice to be known")
     house.ctl("--of", "alice", "model", "remove", "hello")
     assert re.search(r"^alice +hello", typist.type(DAY, "Backing up, restoring", 1), re.MULTILINE)
     # What a user cannot repair is not said before it is so: a model of the host's that fails is critical.
