@@ -381,7 +381,7 @@ def test_the_hint_knows_who_named_the_socket(
     assert "--socket" in run(capsys, "--socket", str(tmp_path / "none"), "status")[2]
     monkeypatch.setenv("XPUCACHED_SOCKET", str(tmp_path / "none"))
     assert "XPUCACHED_SOCKET" in run(capsys, "status")[2]
-    assert "systemctl" in run(capsys, "--user", "status")[2]
+    assert "xpucached --user &" in run(capsys, "--user", "status")[2]
 
 
 @pytest.mark.skipif(Path(f"/run/user/{os.getuid()}").exists(), reason="this user has a directory for sockets")
