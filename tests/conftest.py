@@ -23,6 +23,7 @@ import contextlib
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,8 @@ FOREIGN: Final = (
     "ZE_",
 )
 
+SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGIO, signal.SIGPIPE, signal.SIGTERM, signal.SIGXFSZ)
+
 # How long an ended child may take to be reaped, or an ended thread to go.  Only a failing test waits that long.
 PATIENCE: Final = 5.0
 
@@ -138,6 +141,17 @@ def _same_directory() -> Iterator[None]:
     yield
     after = Path.cwd()
     os.chdir(before)
+    assert after == before
+
+
+@pytest.fixture(autouse=True)
+def _same_signals() -> Iterator[None]:
+    """Fail the test that leaves a signal with another effect: it would end the process much later, without a word."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    after = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        signal.signal(number, handler)
     assert after == before
 
 

@@ -21,7 +21,8 @@ LEFT: Final = r"\x1b\[\?7h\x1b\[\?25h\x1b\[\?1049l"
 """What is written when a program that had another screen leaves it."""
 
 LAUNCHER: Final = """
-import fcntl, sys, termios
+import fcntl, signal, sys, termios
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from xpucached.cli import main
 {first}

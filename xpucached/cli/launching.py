@@ -56,11 +56,12 @@ def become(program: Sequence[str], variables: Mapping[str, str], *, merged: bool
     sys.stdout.flush()
     sys.stderr.flush()
     # Python ignores these two, and a program would begin so.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvpe(program[0], list(program), {**os.environ, **ours})  # noqa: S606 - what was asked for
     except (OSError, ValueError) as error:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         why = error.strerror if isinstance(error, OSError) else str(error)
         print(f"xpucachectl: {program[0]!r} cannot be started: {why}", file=sys.stderr)
         print("hint: name it as you would in this shell", file=sys.stderr)
