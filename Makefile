@@ -35,7 +35,7 @@ test: .venv/tested
 else
 test: .venv/tested
 	$(MAKE) --no-print-directory --jobs=4 lint compiled runtimes machines
-	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 -raR
+	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 --rerun-show-tracebacks -ra
 endif
 
 # To install waits for the network as long as for a processor.

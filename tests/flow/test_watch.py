@@ -13,6 +13,8 @@ from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDe
 
 from xpucached.domain.activity import WatchMode
 from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, StoreChanged
+from xpucached.host import drivers
+from xpucached.host.roots import HostRoots
 from xpucached.watch import places
 from xpucached.watch.watcher import Watcher
 
@@ -214,6 +216,35 @@ def test_a_driver_file_that_changes_posts(how: str, watcher: Watcher, wakes: Wak
             library.unlink()
 
     assert wakes.next() == DriverChanged()
+
+
+def test_a_driver_that_is_missing_posts_when_it_comes_and_when_it_goes_again(
+    watcher: Watcher, wakes: Wakes, tmp_path: Path
+) -> None:
+    real, link = tmp_path / "real", tmp_path / "opt" / "driver"
+    real.mkdir()
+    link.parent.mkdir()
+    variables = {"OCL_ICD_FILENAMES": f"{link}/libintelocl.so"}
+    watcher.watch([], drivers.watched(variables, HostRoots(etc=tmp_path / "nothing", libraries=())), [])
+    wakes.clear()
+
+    link.symlink_to(real)
+    assert wakes.next() == DriverChanged()
+    wakes.clear()
+    # The look that sees that it came is not over yet.
+    link.unlink()
+    assert wakes.next() == DriverChanged()
+
+
+def test_a_link_to_model_files_that_comes_posts(watcher: Watcher, wakes: Wakes, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "models.d"
+    watcher.watch([], [], [link])
+    wakes.clear()
+
+    link.symlink_to(tmp_path / "real")
+
+    assert wakes.next() == ModelsChanged()
 
 
 def test_a_model_file_posts(watcher: Watcher, wakes: Wakes, tmp_path: Path) -> None:

@@ -341,13 +341,16 @@ def _records(folder: Path) -> list[Path]:
 
 
 def watched(variables: Mapping[str, str], places: HostRoots = HERE) -> tuple[Path, ...]:
-    """Return the directories in which something happens when the driver changes; only such as exist."""
+    """Return the directories in which something happens when the driver changes.
+
+    One in which a driver is named may be missing; the others are there.
+    """
     folders: list[Path] = [places.etc]  # the loader's cache is renamed into it at the end of every installation
     for folder in _icd_folders(variables, places):
         folders += [folder, folder.parent]
-    for path in _paths(variables, places):
-        folders += _trail(path)
-    return tuple(dict.fromkeys(folder for folder in folders if stat.S_ISDIR(_mode(folder))))
+    there = [folder for folder in folders if stat.S_ISDIR(_mode(folder))]
+    named = (folder for path in _paths(variables, places) for folder in _trail(path))
+    return tuple(dict.fromkeys((*there, *named)))
 
 
 def _trail(path: Path) -> list[Path]:

@@ -60,7 +60,8 @@ def places(
             if is_directory(place):
                 yield place, Interest(trigger, files=True)
             else:
-                yield _missing(place, trigger)
+                # What comes there may be a link, and the kernel tells of one as of a file.
+                yield _missing(place, trigger, files=True)
 
 
 def is_directory(place: Path) -> bool:
@@ -78,12 +79,12 @@ def resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _missing(place: Path, trigger: Trigger) -> tuple[Path, Interest]:
+def _missing(place: Path, trigger: Trigger, *, files: bool = False) -> tuple[Path, Interest]:
     """Return the nearest parent that is there, in which the way to a missing directory will begin."""
     for parent in place.parents:
         if is_directory(parent):
-            return parent, Interest(trigger, towards=place)
-    return Path("/"), Interest(trigger, towards=place)
+            return parent, Interest(trigger, place, files)
+    return Path("/"), Interest(trigger, place, files)
 
 
 def _devices(root: Path) -> list[Path]:
