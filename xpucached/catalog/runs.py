@@ -33,7 +33,7 @@ from xpucached.domain.workloads import Variant
 from xpucached.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from xpucached.domain.dependencies import Dependency
@@ -48,6 +48,9 @@ PROOFS: Final = 16
 
 _NEITHER: Final = frozenset({Outcome.WARMED, Outcome.UNCACHED, Outcome.CANCELLED, Outcome.LOST})
 """Outcomes of runs that did not fail."""
+
+_AT_ONCE: Final = 200
+"""Models whose runs are asked for at once."""
 
 _LOST_DETAIL: Final = "the daemon ended while it ran"
 _ENDING_DETAIL: Final = "the daemon was told to end while it ran"
@@ -224,6 +227,39 @@ def find_run(connection: sa.Connection, number: int) -> Run:
 def newest_runs(connection: sa.Connection, model: ModelName | None = None, limit: int = 50) -> tuple[Run, ...]:
     """Return the newest runs, newest first."""
     return tuple(_values(connection, sa.true() if model is None else RUNS.c.model == model, limit))
+
+
+def with_newest_runs(
+    connection: sa.Connection, models: Sequence[Model], limit: int
+) -> Iterator[tuple[Model, tuple[Run, ...]]]:
+    """Yield each of these models with its newest runs, newest first.  It is for use within `Catalog.moment`.
+
+    Of many models are asked for at once, for there may be thousands, but not of all: their runs fill the memory.
+    """
+    place = sa.func.row_number().over(partition_by=RUNS.c.model, order_by=RUNS.c.id.desc()).label("place")
+    for start in range(0, len(models), _AT_ONCE):
+        some = models[start : start + _AT_ONCE]
+        placed = sa.select(RUNS.c.id, place).where(among(RUNS.c.model, (one.name for one in some))).subquery()
+        found: defaultdict[ModelName, list[Run]] = defaultdict(list)
+        for run in _values(connection, RUNS.c.id.in_(sa.select(placed.c.id).where(placed.c.place <= limit))):
+            found[run.model].append(run)
+        for model in some:
+            yield model, tuple(found[model.name])
+
+
+def newest_libraries(
+    connection: sa.Connection, models: Sequence[Model], limit: int
+) -> Mapping[ModelName, Libraries | None]:
+    """Return what each of these models, as it is now, had mapped in the newest run that was seen; None if none was.
+
+    Of each model only so many newest runs count.
+    """
+    return {
+        model.name: next(
+            (one.libraries for one in runs if one.libraries is not None and one.workload == model.workload.digest), None
+        )
+        for model, runs in with_newest_runs(connection, models, limit)
+    }
 
 
 def _values(connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None) -> list[Run]:

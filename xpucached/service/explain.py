@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import all_models, find_model
-from xpucached.catalog.runs import KEPT, newest_runs
+from xpucached.catalog.runs import KEPT, newest_libraries, newest_runs
 from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_check
 from xpucached.domain.diagnosis import Application, Safety
 from xpucached.domain.host import Problem
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from xpucached.domain.diagnosis import Baseline, Diagnosis, RuntimeCheck
-    from xpucached.domain.libraries import SyclRuntime
+    from xpucached.domain.libraries import Libraries, SyclRuntime
     from xpucached.domain.models import Model, ModelStatus
     from xpucached.domain.names import ModelName
     from xpucached.domain.stores import FoundStore
@@ -58,9 +58,21 @@ class Explainer:
     async def look(self) -> None:
         """See that every runtime was checked once that a model's runs had mapped, or that its program finds."""
         failed: Exception | None = None
-        for model in await self._context.read(all_models):
+        models = await self._context.read(all_models)
+        seen = await self._context.read(newest_libraries, models, _HISTORY)
+        looked: set[object] = set()
+        for model in models:
+            signature = self._context.present.seen_by(model.name).signature
+            variables = sorted(model.workload.variables.items())
+            # Thousands of models may be of one program: it is looked at once.
+            alike = (model.workload.program, signature, seen[model.name], *variables)
+            if alike in looked:
+                self._note(model, seen[model.name])
+                await asyncio.sleep(0)  # others are answered meanwhile
+                continue
+            looked.add(alike)
             try:
-                await self.runtimes(model)
+                await self._checked(model, seen[model.name])
             except Exception as error:  # noqa: BLE001 - raised below: one model must not hide the others
                 failed = failed or error
         if failed is not None:
@@ -85,11 +97,16 @@ class Explainer:
 
         Those count that its runs had mapped; as long as none was seen, those that its program finds.
         """
+        seen = await self._context.read(newest_libraries, (model,), _HISTORY)
+        return await self._checked(model, seen[model.name])
+
+    def _note(self, model: Model, seen: Libraries | None) -> None:
+        self._mapped[model.name] = tuple(one.build for one in seen.runtimes) if seen is not None else ()
+
+    async def _checked(self, model: Model, seen: Libraries | None) -> tuple[RuntimeCheck, ...]:
         variables = {**self._context.settings.driver.variables, **model.workload.variables}
         signature = self._context.present.seen_by(model.name).signature
-        runs = await self._context.read(newest_runs, model.name, _HISTORY)
-        mapped = diagnosis.mapped(model, runs)
-        found = mapped
+        found = seen.runtimes if seen is not None else None
         if found is None:
             try:
                 found = await asyncio.to_thread(runtimes_of, model, variables)
@@ -102,7 +119,7 @@ class Explainer:
                 [known.get(one.build) or await self._runtime_check(one, variables, signature) for one in found]
             )
         self._known |= {one.build: one for one in runtime_checks}
-        self._mapped[model.name] = tuple(one.build for one in mapped or ())
+        self._note(model, seen)
         return runtime_checks
 
     async def _runtime_check(self, runtime: SyclRuntime, variables: Mapping[str, str], signature: str) -> RuntimeCheck:

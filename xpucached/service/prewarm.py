@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
 from xpucached.catalog.models import all_models, checked_models
-from xpucached.catalog.runs import begin_run, finish_run, newest_runs
+from xpucached.catalog.runs import begin_run, finish_run, with_newest_runs
 from xpucached.domain.models import ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.workloads import Variant
@@ -359,8 +359,8 @@ class Prewarmer:
             coverage = {known.model: known for known in self._proofs.coverage(present)}
             sizes = catalog.read(model_sizes)
             return tuple(
-                self._status(one, present, coverage.get(one.name), sizes.get(one.name, (0, 0)), running)
-                for one in models
+                self._status(one, present, coverage.get(one.name), sizes.get(one.name, (0, 0)), running, runs)
+                for one, runs in catalog.read(with_newest_runs, models, 20)
             )
 
     def _status(
@@ -370,6 +370,7 @@ class Prewarmer:
         coverage: Coverage | None,
         size: tuple[int, int],
         running: frozenset[ModelName],
+        runs: tuple[Run, ...],
     ) -> ModelStatus:
         context = self._context
         warmth, why, reason = verdict.warmth(
@@ -381,7 +382,6 @@ class Prewarmer:
             warming=model.name in running,
             waiting=self.throttle.waiting.get(model.name),
         )
-        runs = self._context.catalog.read(newest_runs, model.name, 20)
         # There is a second pass only where the first one found something to compile, in whatever cache.
         started = (run.passes[0] for run in runs if len(run.passes) > 1 or any(one.created for one in run.passes))
         cold = next((one for one in started if one.exit_status == 0), None)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from xpucached import deadlines
 from xpucached.catalog.models import all_models
-from xpucached.catalog.runs import newest_runs
+from xpucached.catalog.runs import newest_libraries
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import DriverInUse, Problem, digest_of_variables
 from xpucached.errors import HostError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.host import DriverFile, Host
     from xpucached.domain.libraries import Libraries, SyclRuntime
-    from xpucached.domain.models import Model, Run
+    from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
     from xpucached.domain.targets import Target
     from xpucached.service.context import Context
@@ -253,10 +253,12 @@ class Surveyor:
                 by_variables[text] = own if leading == usual else driver_files({**common, **leading})
             return by_variables[text]
 
-        for model in self._context.catalog.read(all_models):
+        models = self._context.catalog.read(all_models)
+        seen = self._context.catalog.read(newest_libraries, models, _SEEN)
+        for model in models:
             named = {**common, **model.workload.variables}
             leading: Mapping[str, str] = {name: named[name] for name in LEADING if named.get(name)}
-            libraries = next((run.libraries for run in self._runs(model)), None)
+            libraries = seen[model.name]
 
             # Thousands of models may be of one program: it is looked at once.
             alike = (model.workload.program, *sorted(leading.items()), libraries)
@@ -279,11 +281,6 @@ class Surveyor:
             else:
                 found[key] = _Led(leading, these, (model.name,), absent)
         return tuple(found.values())
-
-    def _runs(self, model: Model) -> Iterator[Run]:
-        for run in self._context.catalog.read(newest_runs, model.name, _SEEN):
-            if run.libraries is not None and run.workload == model.workload.digest:
-                yield run
 
     def _tell(self, old: Host, found: Host) -> None:
         """Say which drivers are others now than they were."""

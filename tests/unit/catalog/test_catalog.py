@@ -36,7 +36,7 @@ from xpucached.catalog.entries import all_entries, entries_by_id, entry_page, fi
 from xpucached.catalog.figures import catalog_summary, model_sizes, needed_sizes
 from xpucached.catalog.intents import fulfil, intend, open_intents
 from xpucached.catalog.models import add_model, all_models, find_model, remove_model, sync_file_models
-from xpucached.catalog.runs import begin_run, close_lost_runs, finish_run, newest_runs
+from xpucached.catalog.runs import begin_run, close_lost_runs, finish_run, newest_runs, with_newest_runs
 from xpucached.catalog.scans import EarlierEntry, judge, known_entries, record_scan
 from xpucached.catalog.stores import all_stores, forget_store
 from xpucached.catalog.surveys import appeared_since, driver_changes, last_survey, record_survey
@@ -1436,6 +1436,19 @@ def test_runs_come_newest_first(catalog: Catalog) -> None:
     assert [one.id for one in catalog.read(newest_runs, limit=2)] == numbers[:-3:-1]
     assert [one.id for one in catalog.read(newest_runs, ModelName("b"))] == [numbers[3], numbers[1]]
     assert catalog.read(newest_runs, ModelName("c")) == ()
+
+
+def test_many_models_come_with_their_newest_runs(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpucached.catalog.runs._AT_ONCE", 2)
+    models = [model(name) for name in ("a", "b", "c", "d", "e")]
+    for one in models:
+        catalog.write(add_model, one)
+    for name in "abadeaeed":
+        run(catalog, model(name))
+    with catalog.moment():
+        found = list(catalog.read(with_newest_runs, models[:4], 2))
+    assert found == [(one, catalog.read(newest_runs, one.name, 2)) for one in models[:4]]
+    assert [len(runs) for _, runs in found] == [2, 1, 0, 2]
 
 
 def test_old_runs_go_but_never_the_good_one(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

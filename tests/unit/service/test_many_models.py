@@ -1,0 +1,76 @@
+"""What thousands of models of one program cost: as many questions as a few."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+
+from tests.support import catalogs
+from xpucached.catalog.models import add_model
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.names import ModelName
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import Service, survey
+from xpucached.service.context import Context
+from xpucached.settings import loading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def service(home: Path) -> Iterator[Service]:
+    """Give a service without models."""
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {})
+        yield Service(context, ProcessStarter({}, "test"))
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """Collect what databases are asked."""
+    asked: list[str] = []
+
+    def note(*given: object) -> None:
+        asked.append(str(given[2]))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield asked
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+def statuses(service: Service) -> None:
+    assert service.prewarmer.statuses_now(service.context.present, frozenset())
+
+
+def led(service: Service) -> None:
+    assert service.surveyor._led(()) == ()
+
+
+def runtimes(service: Service) -> None:
+    asyncio.run(service.explainer.look())
+
+
+@pytest.mark.parametrize("ask", [statuses, led, runtimes])
+def test_many_models_of_one_program_take_as_many_questions_as_a_few(
+    service: Service, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Service], None]
+) -> None:
+    monkeypatch.setattr(survey, "driver_files", lambda _: ())
+    taken = []
+    for names in (range(2), range(2, 100)):
+        for number in names:
+            model = Model(ModelName(f"m{number}"), Workload(("/bin/true", str(number)), Path("/")))
+            service.context.catalog.write(add_model, model)
+        with statements() as asked:
+            ask(service)
+        taken.append(len(asked))
+    few, many = taken
+    assert 0 < many <= few
