@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from msgspec import convert
+from msgspec.structs import asdict, replace
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.entries import note_uses
@@ -128,30 +129,23 @@ def note_warmth(connection: sa.Connection, models: Collection[ModelStatus], now:
     w = WARMTH.c
     newest = sa.select(sa.func.max(w.id)).group_by(w.model)
     known = {row.model: Warmth(row.now) for row in connection.execute(sa.select(WARMTH).where(w.id.in_(newest)))}
-    changes = list[WarmthChange]()
-    for one in models:
-        before = known.get(one.model.name)
-        if one.warmth in {before, Warmth.WARMING}:
-            continue
-        why = encodable(one.why)[:_LONGEST]
-        number = connection.execute(
-            sa.insert(WARMTH)
-            .values(at=now, model=one.model.name, before=before, now=one.warmth.value, why=why)
-            .returning(w.id)
-        ).scalar_one()
-        changes.append(WarmthChange(number, now, one.model.name, before, one.warmth, why))
-        oldest = (
-            sa.select(w.id)
-            .where(w.model == one.model.name)
-            .order_by(w.id.desc())
-            .limit(1)
-            .offset(KEPT_CHANGES)
-            .scalar_subquery()
-        )
-        connection.execute(sa.delete(WARMTH).where(w.model == one.model.name, w.id <= oldest))
-    if changes:
-        connection.execute(sa.delete(WARMTH).where(w.id <= changes[-1].id - KEPT_CHANGES * KEPT_MODELS))
-    return tuple(changes)
+    changes = [
+        WarmthChange(0, now, one.model.name, known.get(one.model.name), one.warmth, encodable(one.why)[:_LONGEST])
+        for one in models
+        if one.warmth not in {known.get(one.model.name), Warmth.WARMING}
+    ]
+    if not changes:
+        return ()
+    # Thousands of models may change at once, as with a driver: each statement is made once for all of them.
+    rows = [{name: fact for name, fact in asdict(one).items() if name != "id"} for one in changes]
+    last = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(w.id), 0)))
+    connection.execute(sa.insert(WARMTH), rows)
+    numbers = {row.model: row.id for row in connection.execute(sa.select(w.model, w.id).where(w.id > last))}
+    mine = w.model == sa.bindparam("name")
+    oldest = sa.select(w.id).where(mine).order_by(w.id.desc()).limit(1).offset(KEPT_CHANGES).scalar_subquery()
+    connection.execute(sa.delete(WARMTH).where(mine, w.id <= oldest), [{"name": one.model} for one in changes])
+    connection.execute(sa.delete(WARMTH).where(w.id <= max(numbers.values()) - KEPT_CHANGES * KEPT_MODELS))
+    return tuple(replace(one, id=numbers[one.model]) for one in changes)
 
 
 def warmth_changes(

@@ -94,13 +94,14 @@ def checked_models(connection: sa.Connection, names: Iterable[str]) -> tuple[Mod
 def sync_file_models(connection: sa.Connection, declared: Iterable[Model]) -> tuple[ModelName, ...]:
     """Make the declared models those of files; give the names that a registered model has taken, which stays."""
     wanted = {model.name: model for model in declared}
-    rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.source)).all()
-    taken = {name for name, source in rows if source == REGISTERED}
-    gone = [name for name, source in rows if source != REGISTERED and name not in wanted]
+    known = {row.name: row._asdict() for row in connection.execute(sa.select(MODELS))}
+    taken = {name for name, row in known.items() if row["source"] == REGISTERED}
+    gone = known.keys() - taken - wanted.keys()
     if gone:
         connection.execute(sa.delete(MODELS).where(among(MODELS.c.name, gone)))
     for name, model in wanted.items():
-        if name not in taken:
+        # Of thousands of models few change.
+        if name not in taken and known.get(name) != _row(model):
             add_model(connection, model)
     return tuple(sorted(name for name in wanted if name in taken))
 

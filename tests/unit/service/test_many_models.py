@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from tests.support import catalogs
-from xpucached.catalog.models import add_model
+from xpucached.catalog.days import note_warmth, warmth_changes
+from xpucached.catalog.models import add_model, all_models, sync_file_models
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
 from xpucached.processes.supervised import ProcessStarter
@@ -22,6 +26,8 @@ from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -59,7 +65,13 @@ def runtimes(service: Service) -> None:
     asyncio.run(service.explainer.look())
 
 
-@pytest.mark.parametrize("ask", [statuses, led, runtimes])
+def warmth(service: Service) -> None:
+    known = service.prewarmer.statuses_now(service.context.present, frozenset())
+    changes = service.context.catalog.write(note_warmth, known, NOW)
+    assert changes == service.context.catalog.read(warmth_changes)[-len(changes) :]
+
+
+@pytest.mark.parametrize("ask", [statuses, led, runtimes, warmth])
 def test_many_models_of_one_program_take_as_many_questions_as_a_few(
     service: Service, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Service], None]
 ) -> None:
@@ -74,3 +86,15 @@ def test_many_models_of_one_program_take_as_many_questions_as_a_few(
         taken.append(len(asked))
     few, many = taken
     assert 0 < many <= few
+
+
+def test_models_of_files_that_stayed_as_they_were_are_not_written_again(service: Service) -> None:
+    catalog = service.context.catalog
+    workload = Workload(("/bin/true",), Path("/"), {"A": "b"})
+    models = [Model(ModelName(f"m{number}"), workload, source=f"/m{number}.toml") for number in range(50)]
+    catalog.write(sync_file_models, models)
+    changed = [*models[:-1], replace(models[-1], priority=7)]
+    with statements() as asked:
+        catalog.write(sync_file_models, changed)
+    assert sum("INSERT" in one for one in asked) == 1
+    assert sorted(catalog.read(all_models), key=attrgetter("name")) == sorted(changed, key=attrgetter("name"))
