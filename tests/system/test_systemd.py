@@ -509,7 +509,7 @@ def test_a_model_that_is_a_server_needs_a_drop_in_and_is_alone_in_its_network(ho
         assert "RestrictAddressFamilies=" in house.ctl("model", "show", "server", user="bob")
         machine.put(EXAMPLES / "server-models.conf", place)
         machine.run("systemctl", "daemon-reload")
-        machine.run("systemctl", "try-restart", "xpucached-worker@*.service")
+        machine.run("systemctl", "try-restart", unit)
         house.ctl("prewarm", "server", user="bob")
         house.until("bob", warm=1, cold=0)
         interfaces = machine.read(f"/proc/{machine.show(unit, 'MainPID')}/net/dev").splitlines()[2:]
@@ -518,7 +518,7 @@ def test_a_model_that_is_a_server_needs_a_drop_in_and_is_alone_in_its_network(ho
         house.ctl("model", "remove", "server", user="bob")
         machine.run("rm", "-f", place)
         machine.run("systemctl", "daemon-reload")
-        machine.run("systemctl", "try-restart", "xpucached-worker@*.service")
+        machine.run("systemctl", "try-restart", unit)
 
 
 # -- who watches ----------------------------------------------------------------------------------------------------
