@@ -46,11 +46,12 @@ pid() {{ systemctl show --value --property=MainPID {unit}; }}
 state() {{ systemctl show --value --property=SubState {unit}; }}
 before=$(pid)
 worker=$(systemctl show --value --property=MainPID {worker})
-{begin} >/dev/null 2>&1 &
+{begin} >/tmp/begun 2>&1 &
 for i in $(seq 3000); do
     if {moment}; then pid; exec systemctl kill --kill-who=main --signal=KILL {unit}; fi
     sleep 0.01
 done
+cat /tmp/begun
 exit 99
 """
 
