@@ -99,6 +99,9 @@ def _of_command(command: Sequence[str], directory: Path) -> tuple[str, str, list
 def _named_in(path: Path) -> str:
     """Return the Python that the first line of a program names; empty if that is another interpreter, or none."""
     try:
+        # To open a pipe would wait for who writes into it.
+        if not path.is_file():
+            return ""
         with path.open("rb") as stream:
             begin = stream.readline(256)
     except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -153,3 +154,8 @@ def test_packages_of_the_loader_and_of_the_precision_are_looked_for(tmp_path: Pa
     )
     found = names([*dry_imports.notes(AddModel(name=ModelName("net"), directory=tmp_path, exercise=exercise))])
     assert found == [f"torch and transformers and gptqmodel and bitsandbytes in {tmp_path}"]
+
+
+def test_a_pipe_in_the_place_of_a_program_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "program")
+    assert said(tmp_path, str(tmp_path / "program")) == []
