@@ -73,8 +73,11 @@ class Victim:
     def move_in(self, entries: int, folder: Path) -> None:
         """Come with a store: one that a program filled, and byte-exact entries, every third of which may go."""
         machine = self.house.machine
-        machine.run("useradd", "--create-home", self.name)
-        self.uid = int(machine.out("id", "-u", self.name))
+        # His worker may start as soon as he is there: what it is told is there before him, and no other one's.
+        self.uid = 2000 + zlib.crc32(self.name.encode()) % 50_000
+        machine.write(f"/etc/systemd/system/{self.unit}.d/deaths.conf", DEATHS)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("useradd", "--create-home", "--uid", str(self.uid), self.name)
         self.store = f"/home/{self.name}/.cache/libsycl_cache"
         self.house.run_app(self.name, self.store)
         made = SyclStore(folder / "libsycl_cache")
@@ -88,8 +91,6 @@ class Victim:
             # Unpacking them was no use of them.
             machine.run("sh", "-c", f"find {self.store} -type f -mtime +9 -exec touch --date='10 days ago' {{}} +")
             machine.run("chown", "-R", f"{self.name}:", self.store)
-        machine.write(f"/etc/systemd/system/{self.unit}.d/deaths.conf", DEATHS)
-        machine.run("systemctl", "daemon-reload")
         machine.run("systemctl", "reload", "xpucached")
         self.house.until(self.name, state="awake", entries=len(self.on_disk()))
 
@@ -159,7 +160,6 @@ def victim(house: House, request: pytest.FixtureRequest) -> Iterator[Victim]:
     yield one
     house.machine.run("systemctl", "stop", one.unit)
     house.machine.run("userdel", "--remove", one.name)
-    # The next one may get his number.
     house.machine.run("rm", "-r", f"/var/lib/xpucached-worker/{one.uid}")
     house.machine.run("systemctl", "reload", "xpucached")
     house.machine.until(lambda: one.name not in house.users(), f"{one.name} to be forgotten")
