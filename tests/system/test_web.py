@@ -155,15 +155,22 @@ def test_a_tab_that_is_left_open_grows_no_memory() -> None:
             visit.page.wait_for_selector("h1")
             while visit.page.evaluate("window.__count") < updates:
                 time.sleep(0.05)
-            tools.send("HeapProfiler.collectGarbage")
-            found = {one["name"]: one["value"] for one in tools.send("Performance.getMetrics")["metrics"]}
-            return found["JSHeapUsedSize"], found["Nodes"], found["JSEventListeners"]
+            looks = []
+            # While one page takes the place of another there are two of them.
+            for _ in range(9):
+                time.sleep(0.03)
+                tools.send("HeapProfiler.collectGarbage")
+                looks.append({one["name"]: one["value"] for one in tools.send("Performance.getMetrics")["metrics"]})
+            heap, nodes, listeners = (
+                min(one[name] for one in looks) for name in ("JSHeapUsedSize", "Nodes", "JSEventListeners")
+            )
+            return heap, nodes, listeners
 
         heap, nodes, listeners = measured(100)
         later = measured(300)
-        # Of 200 pages, which have some 700 nodes each, none is left.
+        # Of 200 pages, which have more than a thousand nodes each, none is left.
         assert later[0] < heap + 1_000_000
-        assert later[1] < nodes + 2000
+        assert later[1] < nodes + 3000
         assert later[2] <= listeners + 4
         visit.context.close()
 
