@@ -142,7 +142,7 @@ class Demo:
         stage.screen.step("What the old driver left behind goes")
         before = count(stage, f"--driver '{old}'")
         stage.screen.output(stage.run("xpucachectl evict --dry-run | head -n 3").output)
-        removal = stage.run("xpucachectl evict | tail -n 1")
+        removal = stage.run("xpucachectl evict | tail -n 2")
         stage.screen.output(removal.output)
         left, kept = count(stage, f"--driver '{old}'"), count(stage, "--driver current")
         expect("the old driver's entries are gone", holds=before > 0 and left == 0)

@@ -114,12 +114,20 @@ class BundleTaker:
 
 def _state_of(folder: Path) -> tuple[object, ...]:
     """Return what is another when a file in a folder was written, also in its place."""
+    files: list[tuple[str, int, int, int]] = []
     try:
         with os.scandir(folder) as entries:
-            files = [(one.name, one.stat()) for one in itertools.islice(entries, _MOST_KEYS)]
+            for one in itertools.islice(entries, _MOST_KEYS):
+                try:
+                    status = one.stat()
+                except OSError:
+                    # A link that leads nowhere hides no other file.
+                    files.append((one.name, 0, 0, 0))
+                else:
+                    files.append((one.name, status.st_ino, status.st_size, status.st_ctime_ns))
     except OSError as error:
         return (error.errno,)
-    return tuple(sorted((name, status.st_ino, status.st_size, status.st_ctime_ns) for name, status in files))
+    return tuple(sorted(files))
 
 
 def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], tuple[object, ...]]:

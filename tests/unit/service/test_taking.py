@@ -74,6 +74,7 @@ def test_keys_that_are_written_in_their_place_count_anew(tmp_path: Path) -> None
     keys, folder = tmp_path / "trust.d", tmp_path / "bundles"
     keys.mkdir()
     folder.mkdir()
+    (keys / "to nowhere").symlink_to(tmp_path / "nowhere")
     seen = [taking._lying(folder, keys)[1]]
     for name, text in (("a.pub", "a"), ("a.pub", "b"), ("revoked", "a"), ("revoked", "a, b")):
         (keys / name).write_text(text)
