@@ -53,7 +53,7 @@ def house(debian: Path, runtime: Callable[[str], Runtime]) -> Iterator[House]:
         machine.write("/home/carol/.config/xpucached/xpucached.toml", '[workers]\nidle = "1s"\n')
         one.ctl("model", "add", "hello", "--env", "TOKEN=secret", "--", "/usr/local/bin/app", user="alice")
         one.ctl("prewarm", "alice:hello")
-        one.until("alice", warm=1, state="awake")
+        one.until("alice", warm=1, state="awake", verdict="warm")
         # Nobody asked for him: when his worker has looked it leaves.
         one.until("bob", state="asleep")
         yield one
@@ -268,6 +268,8 @@ def test_root_without_a_user_means_all_of_them(house: House) -> None:
 
 def test_root_looks_at_what_workers_said_and_at_each_user_s_page(house: House) -> None:
     machine = house.machine
+    # A worker that has just been started says so until it has looked at everything.
+    house.until("alice", warm=1, verdict="warm")
     told = {one["user"]: one for one in json.loads(house.ctl("usage", "--json"))["data"]["users"]}
     assert {"alice", "bob", "carol"} <= set(told)
     assert (told["alice"]["warm"], told["alice"]["verdict"]) == (1, "warm")
