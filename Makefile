@@ -27,7 +27,8 @@ help:
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
 
 # Tests wait for other programs much of the time.  Each file's run in one process, one after the other.  A test that
-# fails is run once more, and both are listed: real programs on a busy machine may miss a moment that a test waits for.
+# fails is run again after a pause, twice at most, and all are listed: real programs on a busy machine may miss a moment
+# that a test waits for, and are as busy at once after.
 TEST_PROCESSES ?= 4
 ifdef FAST
 test: .venv/tested
@@ -35,7 +36,7 @@ test: .venv/tested
 else
 test: .venv/tested
 	$(MAKE) --no-print-directory --jobs=4 lint compiled runtimes machines
-	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 1 --rerun-show-tracebacks -ra
+	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 2 --reruns-delay 10 --rerun-show-tracebacks -ra
 endif
 
 # To install waits for the network as long as for a processor.
