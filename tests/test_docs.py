@@ -280,7 +280,7 @@ ELSEWHERE: Final = {
     "Binaries": "bundles",
     "BundleContent": "bundles",
     "CodeForm": "inspect",
-    "Fate": "inspect",
+    "Availability": "inspect",
     "Added": "protocol",
     "Cause": "advice",
     "Compression": "bundles",

@@ -43,7 +43,7 @@ class UntrustedPeer(OSError):
         """The directory or link that is not to be believed."""
 
 
-class Homeless(LookupError):
+class NoRuntimeDirectory(LookupError):
     """This user has no directory for sockets."""
 
     def __init__(self) -> None:
@@ -69,7 +69,10 @@ def own_path(uid: int) -> str:
 
 
 def runtime_directory(environ: Mapping[str, str]) -> str:
-    """Return the directory for this user's sockets.  Raises `Homeless`: below /tmp anybody could have made it first."""
+    """Return the directory for this user's sockets.
+
+    Raises `NoRuntimeDirectory`: below /tmp anybody could have made it first.
+    """
     named = environ.get("XDG_RUNTIME_DIR", "")
     if named.startswith("/"):
         return named.rstrip("/") or "/"
@@ -77,16 +80,16 @@ def runtime_directory(environ: Mapping[str, str]) -> str:
     try:
         found = os.lstat(usual)
     except OSError:
-        raise Homeless from None
+        raise NoRuntimeDirectory from None
     if found.st_mode & _TYPE != _FOLDER or found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
-        raise Homeless
+        raise NoRuntimeDirectory
     return usual
 
 
 def socket_path(*, user: bool, environ: Mapping[str, str]) -> str:
     """Return where the daemon's socket is, the host's or this user's.  Daemon and client must agree, so both ask here.
 
-    Raises `Homeless`.
+    Raises `NoRuntimeDirectory`.
     """
     return f"{runtime_directory(environ)}/xpucached/xpucached.sock" if user else PUBLIC
 

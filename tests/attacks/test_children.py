@@ -185,7 +185,7 @@ def ask_for_a_group(lair: Path) -> None:
 def ask_systemd(_lair: Path) -> None:
     # It is here or not, and whether it answers is its own business.
     with contextlib.suppress(Unavailable):
-        asyncio.run(units.fate(4711))
+        asyncio.run(units.unit_state(4711))
 
 
 def set_up(_lair: Path) -> None:

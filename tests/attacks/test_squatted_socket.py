@@ -255,7 +255,7 @@ def test_the_usual_directory_is_taken_where_it_is_ours(monkeypatch: pytest.Monke
     for environ in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "relative"}):
         assert sockets.socket_path(user=True, environ=environ) == f"/run/user/{uid}/xpucached/xpucached.sock"
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    with pytest.raises(sockets.Homeless):
+    with pytest.raises(sockets.NoRuntimeDirectory):
         sockets.socket_path(user=True, environ={})
 
 

@@ -45,7 +45,7 @@ class Running:
     async def stop(self, uid: int, /) -> None:
         """Do nothing."""
 
-    async def fate(self, _uid: int, /) -> units.UnitState:
+    async def unit_state(self, _uid: int, /) -> units.UnitState:
         """Say that it runs."""
         return units.UnitState(active=True, failed=False, running=True)
 

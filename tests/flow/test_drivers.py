@@ -34,7 +34,7 @@ from xpucached.domain.stores import Store
 from xpucached.domain.targets import Target
 from xpucached.kinds.sycl import trace
 from xpucached.kinds.table import MODELS, lineages
-from xpucached.planning.preselect import sift
+from xpucached.planning.preselect import plan_preselection
 from xpucached.planning.prewarm import need, plan_prewarm
 from xpucached.planning.replay import plan_replay
 from xpucached.planning.verdict import of_drivers, verdict, warmth
@@ -204,7 +204,7 @@ def test_each_driver_in_use_keeps_a_generation_of_its_own() -> None:
 
     made = planned.evict(*entries, on=two(A3, trial), history=history)
     assert [one.entry.entry.environment for one in made.evict] == [A1]
-    preselection = sift(
+    preselection = plan_preselection(
         [Subtotal(one.entry.id.store, one.entry.environment, 1, 1) for one in entries],
         two(A3, trial),
         history,

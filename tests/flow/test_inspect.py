@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support.device_images import answers, archives
-from xpucached.domain.inspection import Fate
+from xpucached.domain.inspection import Availability
 from xpucached.host.gpu_devices import known
 from xpucached.host.simulated_gpu import SHAPES
 from xpucached.inspection import containers, devices
-from xpucached.inspection.acceptance import gpu_fate, rules
+from xpucached.inspection.acceptance import gpu_availability, rules
 from xpucached.inspection.content import OpenFile
 from xpucached.inspection.device_code import judge
 from xpucached.inspection.report import Inspector
@@ -43,8 +43,12 @@ def test_the_real_driver_takes_what_we_say(gpu: SimulatedGpu, tmp_path: Path, de
     said = [int(line) == 0 for line in started.communicate(timeout=240)[0].splitlines()]
 
     # Without its source an archive is taken or refused; with it, it may be compiled as well.
-    fates = {name: gpu_fate(judge(archives()[name]), rule) for name in names}
-    told = [fates[name] is Fate.READY or (fates[name] is Fate.COMPILED and name.endswith(".ir")) for name in names]
+    availabilities = {name: gpu_availability(judge(archives()[name]), rule) for name in names}
+    told = [
+        availabilities[name] is Availability.READY
+        or (availabilities[name] is Availability.COMPILED and name.endswith(".ir"))
+        for name in names
+    ]
     assert (len(said), said) == (44, told)
 
 

@@ -44,7 +44,7 @@ from xpucached.catalog.stores import all_stores
 from xpucached.catalog.surveys import last_survey
 from xpucached.catalog.targets import target_presence
 from xpucached.domain.host import Process
-from xpucached.domain.inspection import Fate
+from xpucached.domain.inspection import Availability
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import EntryState, FoundStore, ImageFormat, Store, StoreOrigin, StoreState
@@ -196,9 +196,9 @@ def device_code(data: bytes) -> None:
     code = inspection_of_code.judge(data)
     _check(len(code.programs) <= 4096, "more members than are looked at")
     for rule in _RULES:
-        fate = acceptance.gpu_fate(code, rule)
-        _check(fate is not Fate.READY or code.programs, "code from nowhere")
-    _check(acceptance.cpu_fate(code, "spir64") is not Fate.READY, "code for a processor from nowhere")
+        availability = acceptance.gpu_availability(code, rule)
+        _check(availability is not Availability.READY or code.programs, "code from nowhere")
+    _check(acceptance.cpu_availability(code, "spir64") is not Availability.READY, "code for a processor from nowhere")
 
 
 def program(data: bytes) -> None:

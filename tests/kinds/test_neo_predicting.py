@@ -45,7 +45,7 @@ def told(tmp_path: Path) -> Mapping[str, tuple[RecordedRecipe, bytes]]:
     return collected(tmp_path / "store", HOST)
 
 
-def heir(target: Target, host: Host) -> Target:
+def successor(target: Target, host: Host) -> Target:
     (found,) = [one for one in targets.targets(host) if one.lineage == target.lineage]
     return found
 
@@ -54,7 +54,7 @@ def test_a_name_is_predicted_for_another_compiler_and_for_nothing_else(
     told: Mapping[str, tuple[RecordedRecipe, bytes]],
 ) -> None:
     names = KeyPredictor()
-    every = {name: names.key(one, given, heir(one.target, LATER)) for name, (one, given) in told.items()}
+    every = {name: names.key(one, given, successor(one.target, LATER)) for name, (one, given) in told.items()}
     assert every == {
         "14393921d7ce9d06": "6/5/652c368a156652cb.cl_cache",
         "24c2875a139227f0": "3/4/34efcd5681f1711f.l0_cache",
@@ -64,7 +64,7 @@ def test_a_name_is_predicted_for_another_compiler_and_for_nothing_else(
     }
     one, given = told["14393921d7ce9d06"]
     assert names.key(one, given, BY_OPENCL) == one.key
-    later = heir(BY_OPENCL, LATER)
+    later = successor(BY_OPENCL, LATER)
     for other in (
         replace(later, toolchain="26.28"),
         replace(later, device="C"),
@@ -79,7 +79,7 @@ def test_a_name_is_predicted_for_another_compiler_and_for_nothing_else(
 def test_a_flat_name_stays_flat(told: Mapping[str, tuple[RecordedRecipe, bytes]]) -> None:
     one, given = told["14393921d7ce9d06"]
     flat = replace(one, key=EntryKey("14393921d7ce9d06.cl_cache"))
-    assert KeyPredictor().key(flat, given, heir(BY_OPENCL, LATER)) == "652c368a156652cb.cl_cache"
+    assert KeyPredictor().key(flat, given, successor(BY_OPENCL, LATER)) == "652c368a156652cb.cl_cache"
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_what_a_recipe_does_not_say_is_not_predicted(
     one, given = told["14393921d7ce9d06"]
     driver = one.parts["driver"].replace(what, other)
     assert driver != one.parts["driver"]
-    assert KeyPredictor().key(replace(one, parts={"driver": driver}), given, heir(BY_OPENCL, LATER)) is None
+    assert KeyPredictor().key(replace(one, parts={"driver": driver}), given, successor(BY_OPENCL, LATER)) is None
     for name in one.facts:
         for facts in ({**one.facts, name: "x"}, {key: text for key, text in one.facts.items() if key != name}):
-            assert KeyPredictor().key(replace(one, facts=facts), given, heir(BY_OPENCL, LATER)) is None
-    assert KeyPredictor().key(replace(one, parts={}), given, heir(BY_OPENCL, LATER)) is None
+            assert KeyPredictor().key(replace(one, facts=facts), given, successor(BY_OPENCL, LATER)) is None
+    assert KeyPredictor().key(replace(one, parts={}), given, successor(BY_OPENCL, LATER)) is None
 
 
 def test_what_the_front_end_may_have_made_is_not_predicted(told: Mapping[str, tuple[RecordedRecipe, bytes]]) -> None:
     """A text that includes another goes through it first, and another compiler comes with another one."""
     (one, _), (_, image) = told["14393921d7ce9d06"], told["24c2875a139227f0"]
-    later = heir(BY_OPENCL, LATER)
+    later = successor(BY_OPENCL, LATER)
     assert KeyPredictor().key(one, image, later) is None
     asked = trace.read((RECORDED / "14393921d7ce9d06.trace").read_bytes())
     mine = replace(one, lineage=lineage(asked, hashlib.sha256(image).hexdigest()))
@@ -120,7 +120,7 @@ def test_an_image_is_read_from_its_entry_and_counts_only_as_it_was(tmp_path: Pat
     shutil.copytree(RECORDED, tmp_path / "store")
     told = collected(tmp_path / "store", HOST)
     one, _ = told["fda88f9b82d687e4"]
-    entry, later = EntryId(Store(targets.NAME, tmp_path / "store"), one.key), heir(one.target, LATER)
+    entry, later = EntryId(Store(targets.NAME, tmp_path / "store"), one.key), successor(one.target, LATER)
     assert "input" not in one.parts
     assert recorder.predict(entry, one, later) == "c/8/c8f5d1afcea6da3a.l0_cache"
 
@@ -171,7 +171,7 @@ def test_the_driver_looks_where_it_was_predicted(gpu: SimulatedGpu, tmp_path: Pa
     told = collected(build("before", ""), host_of(before))
     assert len(told) == len(jobs)
     host, names = host_of(after), KeyPredictor()
-    predicted = {names.key(one, given, heir(one.target, host)) for one, given in told.values()}
+    predicted = {names.key(one, given, successor(one.target, host)) for one, given in told.values()}
     store = build("after", f"{tmp_path}/other:")
     assert {str(path.relative_to(store)) for path in store.rglob("*_cache")} == predicted
     assert not predicted & {one.key for one, _ in told.values()}

@@ -14,9 +14,9 @@ from xpucached.domain.status import Verdict
 from xpucached.domain.usage import (
     Amount,
     Cost,
+    CostlyEntry,
     CostSource,
     Day,
-    Dear,
     DeviceUsage,
     DriverUsage,
     Evictable,
@@ -56,7 +56,7 @@ def make_usage() -> Usage:
         Amount(74, 2_203_648, 32.2, 32.2),
         Amount(),
         (
-            Dear(
+            CostlyEntry(
                 EntryRef("7572ae639a2b"),
                 "dpctl::tensor::kernels::logaddexp::logaddexp_contig_kernel<float>",
                 "25.40.2",
@@ -64,7 +64,7 @@ def make_usage() -> Usage:
                 188_416,
                 (LLAMA,),
             ),
-            Dear(EntryRef("9e8c8cdc73ae"), "", "25.40.2", Cost(1.32, CostSource.RUN), 61_440, (LLAMA, WHISPER)),
+            CostlyEntry(EntryRef("9e8c8cdc73ae"), "", "25.40.2", Cost(1.32, CostSource.RUN), 61_440, (LLAMA, WHISPER)),
         ),
     )
 

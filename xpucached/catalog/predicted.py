@@ -125,8 +125,8 @@ def claim(connection: sa.Connection, store: int) -> None:
             .join(ATTRIBUTIONS, ATTRIBUTIONS.c.run_id == RUNS.c.id)
             .where(ATTRIBUTIONS.c.entry_id == row.new)
         )
-        heirs = set(connection.execute(needing).scalars()) - set(connection.execute(has).scalars())
-        for model in sorted(heirs):
+        inheriting = set(connection.execute(needing).scalars()) - set(connection.execute(has).scalars())
+        for model in sorted(inheriting):
             connection.execute(insert(INHERITED).values(entry_id=row.new, model=model).on_conflict_do_nothing())
         # Once: what a model does not use any more by the word of a later run, it must not get back.
         connection.execute(

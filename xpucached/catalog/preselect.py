@@ -33,8 +33,8 @@ _E: Final = ENTRIES.c
 
 # Tables of the connection: the rows that went through the sieve; and those of least worth in one pool, with the bytes
 # that each surely gives back.
-_SIFTED: Final = sa.Table(
-    "sifted", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), prefixes=["TEMPORARY"]
+_PRESELECTED: Final = sa.Table(
+    "preselected", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), prefixes=["TEMPORARY"]
 )
 _WORST: Final = sa.Table(
     "worst",
@@ -88,7 +88,7 @@ def preselect_entries(
     """
     stores, known = _stores(connection), _environments(connection)
     numbers = {environment: number for number, environment in known.items()}
-    _SIFTED.create(connection, checkfirst=False)
+    _PRESELECTED.create(connection, checkfirst=False)
     _WORST.create(connection, checkfirst=False)
     try:
         if preselection.defective:
@@ -101,11 +101,11 @@ def preselect_entries(
         if preselection.worst:
             rate = measured_rate(connection) or rate
             _take_worst(connection, preselection, stores, numbers, (rate, half, absent))
-        through = entries.all_entries(connection, _E.id.in_(sa.select(_SIFTED.c.id)), kernels=False)
+        through = entries.all_entries(connection, _E.id.in_(sa.select(_PRESELECTED.c.id)), kernels=False)
         rest = _rest(connection, preselection, numbers, through)
     finally:
         _WORST.drop(connection, checkfirst=False)
-        _SIFTED.drop(connection, checkfirst=False)
+        _PRESELECTED.drop(connection, checkfirst=False)
     return through, rest, rate
 
 
@@ -119,7 +119,7 @@ def _environments(connection: sa.Connection) -> dict[int, Target]:
 
 
 def _take(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> None:
-    statement = sa.insert(_SIFTED).from_select(["id"], sa.select(_E.id).where(*where)).prefix_with("OR IGNORE")
+    statement = sa.insert(_PRESELECTED).from_select(["id"], sa.select(_E.id).where(*where)).prefix_with("OR IGNORE")
     connection.execute(statement)
 
 
@@ -241,7 +241,7 @@ def _take_worst(
             if bound is None or enough:
                 break
             wanted *= 1.5
-        connection.execute(sa.insert(_SIFTED).from_select(["id"], sa.select(_WORST.c.id)).prefix_with("OR IGNORE"))
+        connection.execute(sa.insert(_PRESELECTED).from_select(["id"], sa.select(_WORST.c.id)).prefix_with("OR IGNORE"))
 
 
 def _make_exp2(connection: sa.Connection) -> None:
@@ -293,7 +293,7 @@ def _rest(
         newest = sa.select(
             sa.func.max(_E.created, type_=_E.created.type), sa.func.max(_E.last_used, type_=_E.created.type)
         )
-        row = connection.execute(newest.where(_E.target_id == number, _E.id.not_in(sa.select(_SIFTED.c.id)))).one()
+        row = connection.execute(newest.where(_E.target_id == number, _E.id.not_in(sa.select(_PRESELECTED.c.id)))).one()
         if row[0] is not None:
             traces[number] = (row[0], row[1])
     rest: list[Subtotal] = []

@@ -67,7 +67,7 @@ def _own(scope: str | None) -> Client:
     """Return the daemon of our own, or the worker that the host's daemon runs for us."""
     try:
         path = Path(sockets.socket_path(user=True, environ=os.environ))
-    except sockets.Homeless as error:
+    except sockets.NoRuntimeDirectory as error:
         # That is where our own daemon is then, as the hint says.
         if scope == "user" and os.environ.get("XPUCACHED_SOCKET"):
             return _by_variable()
@@ -107,7 +107,7 @@ def _worker() -> Client | None:
 
 def _by_variable() -> Client:
     source = "that path came from XPUCACHED_SOCKET: xpucached --user & starts a daemon there"
-    with contextlib.suppress(sockets.Homeless):
+    with contextlib.suppress(sockets.NoRuntimeDirectory):
         sockets.runtime_directory(os.environ)
         source += "; or unset it"
     return _named(Path(os.environ["XPUCACHED_SOCKET"]), source)
@@ -125,7 +125,7 @@ def whose(verb: str) -> XpucachedError:
 
 def _host() -> Client:
     hint = _start_it()
-    with contextlib.suppress(sockets.Homeless):
+    with contextlib.suppress(sockets.NoRuntimeDirectory):
         if os.path.exists(sockets.socket_path(user=True, environ=os.environ)):  # noqa: PTH110 - as above
             hint += "; or ask your own: xpucachectl --user"
     return Client(_door(), hint=hint)

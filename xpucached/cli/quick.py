@@ -160,7 +160,7 @@ def _daemons(given: set[str]) -> Iterator[tuple[str, int | None]]:
     else:
         try:
             yield sockets.socket_path(user=True, environ=os.environ), None
-        except sockets.Homeless:
+        except sockets.NoRuntimeDirectory:
             if scoped:
                 return
         if not scoped:

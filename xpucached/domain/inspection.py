@@ -20,7 +20,7 @@ class CodeForm(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Fate(StrEnum):
+class Availability(StrEnum):
     """What becomes of a kernel on a device."""
 
     READY = "ready"  #: runs as it is

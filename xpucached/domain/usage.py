@@ -71,7 +71,7 @@ class ModelUsage(Struct, frozen=True):
     shared: Amount  #: what others use, too
 
 
-class Dear(Struct, frozen=True):
+class CostlyEntry(Struct, frozen=True):
     """One of the entries that take longest to compile."""
 
     ref: EntryRef
@@ -94,7 +94,7 @@ class Usage(Struct, frozen=True):
     models: tuple[ModelUsage, ...]
     shared: Amount  #: what several models use, counted once
     nobody: Amount  #: for what is here now, and used by no registered model
-    dearest: tuple[Dear, ...]
+    dearest: tuple[CostlyEntry, ...]
 
 
 class Day(Struct, frozen=True):

@@ -84,7 +84,7 @@ async def stop(uid: int) -> None:
     await _systemctl("--no-block", "stop", unit(uid))
 
 
-async def fate(uid: int) -> UnitState:
+async def unit_state(uid: int) -> UnitState:
     """Return what became of a worker."""
     text = await _systemctl("show", "--property=ActiveState", "--property=Job", "--property=ExecMainStatus", unit(uid))
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)

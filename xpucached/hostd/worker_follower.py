@@ -53,7 +53,7 @@ class WorkerUnits(Protocol):
     async def stop(self, uid: int, /) -> None:
         """Stop one."""
 
-    async def fate(self, uid: int, /) -> units.UnitState:
+    async def unit_state(self, uid: int, /) -> units.UnitState:
         """Return what became of one."""
 
 
@@ -178,7 +178,7 @@ class WorkerFollower:
         self._known.say(uid, state=WorkerState.STARTING)
         self.aside.discard(uid)
         # One that systemd starts again by itself has a pause to keep, which a start would end.
-        if not (await self._fate(uid)).starting:
+        if not (await self._unit_state(uid)).starting:
             self._starts[uid] = asyncio.get_running_loop().time()
             await self._start(uid)
         end = asyncio.get_running_loop().time() + _ANSWER
@@ -187,7 +187,7 @@ class WorkerFollower:
             try:
                 await self._clients.ask(uid, requests.GetStatus(), own=True)
             except Unavailable:
-                if asyncio.get_running_loop().time() > end or not (await self._units.fate(uid)).active:
+                if asyncio.get_running_loop().time() > end or not (await self._units.unit_state(uid)).active:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LATER)
@@ -210,24 +210,24 @@ class WorkerFollower:
 
     async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> bool:
         """Note why a worker does not answer; True if it was there, and systemd starts it again."""
-        fate = await self._fate(uid)
-        if fate.running or fate.ending:
+        state = await self._unit_state(uid)
+        if state.running or state.ending:
             # One that has just ended may not be known for it yet; one that is still there then keeps silent.
             await asyncio.sleep(_ENDING)
-            fate = await self._fate(uid)
+            state = await self._unit_state(uid)
         aside = uid in self.aside
         if aside:
             self._known.say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon of their own")
-        elif fate.running:
+        elif state.running:
             log.warning("a worker runs and does not answer: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, "it runs and does not answer: is it stopped, or stuck?")
-        elif fate.refused:
+        elif state.refused:
             log.warning("a worker's configuration is refused: uid %d", uid)
             self._known.say_failed(uid, "its configuration is refused: xpucached --user --check says why", refused=True)
-        elif fate.failed or not began:
+        elif state.failed or not began:
             log.warning("a worker does not answer: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, user_client.brief(error.message))
-        elif fate.starting:
+        elif state.starting:
             log.warning("a worker ended, and is started again: uid %d", uid)
             return True
         else:
@@ -239,9 +239,9 @@ class WorkerFollower:
             self._known.owed.forget(uid)
         return False
 
-    async def _fate(self, uid: int) -> units.UnitState:
+    async def _unit_state(self, uid: int) -> units.UnitState:
         try:
-            return await self._units.fate(uid)
+            return await self._units.unit_state(uid)
         except Unavailable:
             return units.UnitState(active=False, failed=True)
 

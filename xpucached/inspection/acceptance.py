@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from xpucached.domain.inspection import CodeForm, Fate
+from xpucached.domain.inspection import Availability, CodeForm
 from xpucached.host.gpu_devices import known
 from xpucached.inspection.device_code import GENERIC
 
@@ -80,28 +80,28 @@ def rules(gpu: Gpu, version: str = "") -> GpuRules:
     return GpuRules(gpu.architecture, gpu.product.lower(), version or usual, frozenset(others))
 
 
-def gpu_fate(code: DeviceCode, gpu: GpuRules) -> Fate:
+def gpu_availability(code: DeviceCode, gpu: GpuRules) -> Availability:
     """Return what becomes of an image on a GPU: taken as it is, compiled by the driver, or refused."""
     match code.form:
         case CodeForm.SPIRV:
-            return Fate.COMPILED
+            return Availability.COMPILED
         case CodeForm.CPU | CodeForm.OTHER:
-            return Fate.ABSENT
+            return Availability.ABSENT
         case CodeForm.NATIVE:
             return _unpacked(_matching(code.programs, gpu) if code.archive else code.programs, gpu)
         case _:
-            return Fate.UNKNOWN
+            return Availability.UNKNOWN
 
 
-def cpu_fate(code: DeviceCode, target: str) -> Fate:
+def cpu_availability(code: DeviceCode, target: str) -> Availability:
     """Return what becomes of an image on a processor."""
     if code.form is CodeForm.CPU:
-        return Fate.READY
+        return Availability.READY
     if code.form is CodeForm.SPIRV:
-        return Fate.COMPILED
+        return Availability.COMPILED
     if code.form in {CodeForm.NATIVE, CodeForm.PATCH_TOKENS, CodeForm.OTHER} or target.endswith("_gen"):
-        return Fate.ABSENT
-    return Fate.UNKNOWN
+        return Availability.ABSENT
+    return Availability.UNKNOWN
 
 
 def _matching(members: tuple[GpuProgram, ...], gpu: GpuRules) -> Iterable[GpuProgram]:
@@ -113,7 +113,7 @@ def _matching(members: tuple[GpuProgram, ...], gpu: GpuRules) -> Iterable[GpuPro
             yield found
 
 
-def _unpacked(programs: Iterable[GpuProgram], gpu: GpuRules) -> Fate:
+def _unpacked(programs: Iterable[GpuProgram], gpu: GpuRules) -> Availability:
     compiled = unknown = False
     for one in programs:
         if not one.judged:
@@ -121,12 +121,12 @@ def _unpacked(programs: Iterable[GpuProgram], gpu: GpuRules) -> Fate:
             continue
         taken = None if one.empty else _taken(one, gpu)
         if taken:
-            return Fate.READY
+            return Availability.READY
         unknown = unknown or (taken is None and not one.empty)
         compiled = compiled or one.source
     if unknown:
-        return Fate.UNKNOWN
-    return Fate.COMPILED if compiled else Fate.ABSENT
+        return Availability.UNKNOWN
+    return Availability.COMPILED if compiled else Availability.ABSENT
 
 
 def _taken(one: GpuProgram, gpu: GpuRules) -> bool | None:

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.inspection import CodeForm, Fate, InspectedFile, Inspection, Outlook
+from xpucached.domain.inspection import Availability, CodeForm, InspectedFile, Inspection, Outlook
 from xpucached.inspection import containers, device_code
-from xpucached.inspection.acceptance import cpu_fate, gpu_fate
+from xpucached.inspection.acceptance import cpu_availability, gpu_availability
 from xpucached.inspection.content import Content, Unreadable
 from xpucached.inspection.places import COPIES, SearchedFiles
 
@@ -134,28 +134,29 @@ class Inspector:
         codes: Sequence[DeviceCode],
         names: Sequence[tuple[bytes, ...]],
     ) -> Outlook:
-        fates = [
-            cpu_fate(code, one.target) if device.rules is None else gpu_fate(code, device.rules)
+        availabilities = [
+            cpu_availability(code, one.target) if device.rules is None else gpu_availability(code, device.rules)
             for one, code in zip(found, codes, strict=True)
         ]
         seen: dict[bytes, int] = {}
-        for fate, code, kernels in zip(fates, codes, names, strict=True):
-            refused = device.rules is not None and fate is Fate.ABSENT and code.form is CodeForm.NATIVE
-            bit = _BITS[_REFUSED if refused else fate]
+        for availability, code, kernels in zip(availabilities, codes, names, strict=True):
+            refused = device.rules is not None and availability is Availability.ABSENT and code.form is CodeForm.NATIVE
+            bit = _BITS[_REFUSED if refused else availability]
             for kernel in kernels:
                 seen[kernel] = seen.get(kernel, 0) | bit
         counted = Counter(combined(one) for one in seen.values())
         size = sum(
             code.size
-            for fate, code, kernels in zip(fates, codes, names, strict=True)
-            if fate is Fate.COMPILED and any(combined(seen[kernel]) is Fate.COMPILED for kernel in kernels)
+            for availability, code, kernels in zip(availabilities, codes, names, strict=True)
+            if availability is Availability.COMPILED
+            and any(combined(seen[kernel]) is Availability.COMPILED for kernel in kernels)
         )
         return Outlook(
             device.told.architecture,
-            counted[Fate.READY],
-            counted[Fate.COMPILED],
-            counted[Fate.ABSENT],
-            counted[Fate.UNKNOWN],
+            counted[Availability.READY],
+            counted[Availability.COMPILED],
+            counted[Availability.ABSENT],
+            counted[Availability.UNKNOWN],
             sum(disputed(one) for one in seen.values()),
             size,
             None if self._rate is None else size * self._rate,
@@ -166,26 +167,32 @@ _OVERLAP: Final = 2
 """So many times the size of a file its images may have together; those that are the same count once."""
 
 _REFUSED: Final = "refused"
-_BITS: Final = {Fate.READY: 1, Fate.COMPILED: 2, Fate.UNKNOWN: 4, _REFUSED: 8, Fate.ABSENT: 16}
+_BITS: Final = {
+    Availability.READY: 1,
+    Availability.COMPILED: 2,
+    Availability.UNKNOWN: 4,
+    _REFUSED: 8,
+    Availability.ABSENT: 16,
+}
 
 
 @functools.cache
-def combined(seen: int) -> Fate:
+def combined(seen: int) -> Availability:
     """Return what becomes of a kernel that several images hold.
 
     A runtime prefers an image that is compiled already, and does not know whether the driver takes it: what happens
     where the driver refuses that one, and another could be compiled, depends on the runtime.
     """
-    if seen & _BITS[Fate.READY]:
-        return Fate.READY
-    if seen & _BITS[Fate.UNKNOWN] or disputed(seen):
-        return Fate.UNKNOWN
-    return Fate.COMPILED if seen & _BITS[Fate.COMPILED] else Fate.ABSENT
+    if seen & _BITS[Availability.READY]:
+        return Availability.READY
+    if seen & _BITS[Availability.UNKNOWN] or disputed(seen):
+        return Availability.UNKNOWN
+    return Availability.COMPILED if seen & _BITS[Availability.COMPILED] else Availability.ABSENT
 
 
 def disputed(seen: int) -> bool:
     """Return whether what becomes of a kernel depends on the runtime: see `combined`."""
-    return bool(seen & _BITS[_REFUSED] and seen & _BITS[Fate.COMPILED] and not seen & _BITS[Fate.READY])
+    return bool(seen & _BITS[_REFUSED] and seen & _BITS[Availability.COMPILED] and not seen & _BITS[Availability.READY])
 
 
 def _sum(outlooks: Sequence[Outlook], device: AskedDevice) -> Outlook:

@@ -82,7 +82,8 @@ def plan_eviction(
     container's while its entries were used lately.  ``disk_space`` tells how much room there is where stores lie.  The
     plan for what this plan leaves is empty.
 
-    ``others`` are there too, but `sift` says that no decision falls on them; ``rate`` is what a byte of all costs.
+    ``others`` are there too, but `plan_preselection` says that no decision falls on them; ``rate`` is what a byte of
+    all costs.
     """
     every = list(entries)
     known = {one.environment: one for one in presence}

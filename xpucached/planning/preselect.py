@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xpucached.domain.targets import Lineage, Target
 
 
-def sift(
+def plan_preselection(
     subtotals: Sequence[Subtotal],
     host: Host,
     presence: Iterable[Presence],

@@ -68,7 +68,7 @@ class _RepairContext:
         changed = [
             one for one in entries if one.defect == CHANGED and (one.id, one.stamp, RepairAction.SWAP_BACK) not in tried
         ]
-        self._partners, self._waiting = _partners(changed, self._trusted)
+        self._swaps, self._waiting = _swaps(changed, self._trusted)
 
     def repair(self, entry: Entry) -> Repair:
         """Choose what has not been tried."""
@@ -81,8 +81,8 @@ class _RepairContext:
             if (entry.id, entry.stamp, action) in self._tried:
                 continue
             if action is RepairAction.SWAP_BACK:
-                if entry.id in self._partners:
-                    return Repair(entry, action, self._partners[entry.id])
+                if entry.id in self._swaps:
+                    return Repair(entry, action, self._swaps[entry.id])
                 if entry.id in self._waiting:
                     return Repair(entry, RepairAction.LEAVE)
                 continue
@@ -102,9 +102,7 @@ class _RepairContext:
         return "" if entry.environment in self._offered else "the driver that it is for is not in use here"
 
 
-def _partners(
-    changed: Sequence[Entry], trusted: Mapping[EntryId, str]
-) -> tuple[dict[EntryId, Entry], frozenset[EntryId]]:
+def _swaps(changed: Sequence[Entry], trusted: Mapping[EntryId, str]) -> tuple[dict[EntryId, Entry], frozenset[EntryId]]:
     """Find pairs that change places now, at least one of which comes to its own, and those that wait for a later round.
 
     What has a program that another one misses waits, too.
@@ -112,7 +110,7 @@ def _partners(
     there: defaultdict[tuple[Store, str | None], list[Entry]] = defaultdict(list)
     for one in changed:
         there[one.id.store, one.digest].append(one)
-    partners: dict[EntryId, Entry] = {}
+    swaps: dict[EntryId, Entry] = {}
     waiting: set[EntryId] = set()
     for one in changed:
         wanted = trusted.get(one.id)
@@ -120,10 +118,10 @@ def _partners(
         waiting.update(each.id for each in found)
         if found:
             waiting.add(one.id)
-        other = next((each for each in found if each.id not in partners), None)
-        if one.id not in partners and other is not None:
-            partners[one.id], partners[other.id] = other, one
-    return partners, frozenset(waiting)
+        other = next((each for each in found if each.id not in swaps), None)
+        if one.id not in swaps and other is not None:
+            swaps[one.id], swaps[other.id] = other, one
+    return swaps, frozenset(waiting)
 
 
 def _group(entry: Entry) -> tuple[Store, str]:

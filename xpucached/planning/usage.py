@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.domain.names import EntryRef
-from xpucached.domain.usage import Cost, CostSource, Dear, Evictable, EvictableReason
+from xpucached.domain.usage import Cost, CostlyEntry, CostSource, Evictable, EvictableReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,11 +31,11 @@ def _cost(one: IndexedEntry, rate: float) -> Cost:
     return Cost(seconds or 0.0, CostSource.of(one) or CostSource.ESTIMATE)
 
 
-def dear(one: IndexedEntry, rate: float) -> Dear:
+def costly(one: IndexedEntry, rate: float) -> CostlyEntry:
     """Return an entry as one of the dearest."""
     name = one.entry.kernels[0].display if one.entry.kernels else ""
     target = one.entry.environment
-    return Dear(
+    return CostlyEntry(
         EntryRef(one.entry.id.ref),
         name[:_LONGEST_NAME],
         target.toolchain if target is not None else "",

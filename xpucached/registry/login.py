@@ -55,7 +55,7 @@ class Login:
         while True:
             try:
                 with self._transport.ask("GET", urlsplit(f"{self.base.geturl()}/v2/"), {}) as answer:
-                    self._heard(answer)
+                    self._handle_answer(answer)
                     break
             except NoTls as error:
                 if not is_loopback(self.base.hostname or ""):
@@ -65,7 +65,7 @@ class Login:
             except Interrupted as error:
                 tries.failed(error)
 
-    def _heard(self, answer: RegistryAnswer) -> None:
+    def _handle_answer(self, answer: RegistryAnswer) -> None:
         if answer.status == HTTPStatus.UNAUTHORIZED:
             self.answer(answer.headers("WWW-Authenticate"))
         elif answer.status in RETRIED:

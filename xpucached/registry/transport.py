@@ -64,7 +64,7 @@ def _leads_here(host: str) -> bool:
     return found.is_loopback or found.is_unspecified
 
 
-class _Patient:
+class _DeadlineSocket:
     """A socket that must give each whole answer, or each piece of it, by a time: drops do not move it."""
 
     def __init__(self, inner: socket.socket, patience: float) -> None:
@@ -107,22 +107,22 @@ class _Patient:
 
 
 class _Stream(io.RawIOBase):
-    def __init__(self, patient: _Patient) -> None:
-        self._patient = patient
+    def __init__(self, timed: _DeadlineSocket) -> None:
+        self._timed = timed
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # which is what io hands over
-        return self._patient.recv_into(buffer)
+        return self._timed.recv_into(buffer)
 
 
 class RegistryAnswer:
     """An answer: its status and headers, and its body, piece by piece; `close` it."""
 
-    def __init__(self, response: http.client.HTTPResponse, patient: _Patient, url: SplitResult) -> None:
+    def __init__(self, response: http.client.HTTPResponse, timed: _DeadlineSocket, url: SplitResult) -> None:
         self._response = response
-        self._patient = patient
+        self._timed = timed
         self.url = url
         self.status = response.status
 
@@ -142,7 +142,7 @@ class RegistryAnswer:
 
     def piece(self) -> bytes:
         """Return some of the body; nothing at its end, or where it breaks off.  Raises `Interrupted`."""
-        self._patient.renew()
+        self._timed.renew()
         with _interrupted(self.url):
             return self._response.read(_PIECE)
 
@@ -160,7 +160,7 @@ class RegistryAnswer:
     def close(self) -> None:
         """End the connection."""
         self._response.close()
-        self._patient.end()
+        self._timed.end()
 
 
 @contextlib.contextmanager
@@ -207,9 +207,9 @@ class Transport:
         with _interrupted(url), contextlib.ExitStack() as stack:
             connection = self._connection(url)
             connection.connect()
-            patient = _Patient(connection.sock, self._patience)
-            stack.callback(patient.end)
-            connection.sock = patient
+            timed = _DeadlineSocket(connection.sock, self._patience)
+            stack.callback(timed.end)
+            connection.sock = timed
             path = (url.path or "/") + (f"?{url.query}" if url.query else "")
             connection.putrequest(method, path, skip_accept_encoding=True)
             sent = {"User-Agent": f"xpucached/{__version__}", "Connection": "close", "Accept-Encoding": "identity"}
@@ -223,10 +223,10 @@ class Transport:
                     connection.send(body)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # whoever refuses a body may say so before all of it was sent
-            patient.renew()
+            timed.renew()
             response = connection.getresponse()
             stack.pop_all()
-            return RegistryAnswer(response, patient, url)
+            return RegistryAnswer(response, timed, url)
 
     def _check(self, url: SplitResult) -> None:
         if url.scheme == "https" and url.hostname:

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_DEAR: Final = 100
+MOST_COSTLY: Final = 100
 """Entries that are remembered as the dearest."""
 _DEAR: Final = 20
 """Of these, those in an overview."""
@@ -134,7 +134,7 @@ class Accountant:
             total, kinds, drivers, devices, here = read(usage.totals, rate)
             models, own, shared = read(usage.model_usage, rate)
             nobody = usage.less(here, usage.together((own, shared)))
-            dearest = tuple(planning.dear(one, rate) for one in read(usage.dearest, MOST_DEAR))
+            dearest = tuple(planning.costly(one, rate) for one in read(usage.dearest, MOST_COSTLY))
         context.compile_rate = rate
         return Usage(now, rate, total, kinds, drivers, devices, models, shared, nobody, dearest)
 

@@ -310,8 +310,8 @@ class _Replacing(_Counted):
         if key == entry.id.key:
             self.done[entry.id] = RepairAction.REBUILD
             # Who used it will use it, also if nobody knows it any more: a look may have missed it in between.
-            heirs = one.entry.models
-            note_built(self._context, entry.id, one, binary, seconds, Origin.REBUILT, self._drivers, heirs)
+            models = one.entry.models
+            note_built(self._context, entry.id, one, binary, seconds, Origin.REBUILT, self._drivers, models)
         else:
             self.whys[entry.id] = "another one is in its place"
 

@@ -24,7 +24,7 @@ from xpucached.domain.trash import TrashLabel
 from xpucached.errors import CatalogError, Conflict, RequestError
 from xpucached.kinds import table
 from xpucached.planning.eviction import plan_eviction, plan_named
-from xpucached.planning.preselect import sift
+from xpucached.planning.preselect import plan_preselection
 from xpucached.planning.prewarm import rests_on_successors
 from xpucached.planning.ranking import ABSENT, HALF, RATE
 from xpucached.planning.trash import SCARCE
@@ -75,7 +75,7 @@ def decided(
     """Decide by `planning` what may go; entries have no kernels in the plan, which would never be shown."""
     with _uncollected():
         presence = catalog.read(target_presence)
-        preselection = sift(
+        preselection = plan_preselection(
             catalog.read(store_subtotals),
             host,
             presence,

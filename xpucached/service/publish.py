@@ -122,8 +122,8 @@ class Publisher:
             key = table.rebuilder(entry).publish(recipe, one.to, binary, into)
             if key is not None:
                 made = EntryId(Store(entry.id.store.kind, into or entry.id.store.root), key)
-                origin, heirs = self._wish.origin, self._heirs(one)
-                note_built(self._context, made, one, binary, seconds, origin, self._drivers, heirs)
+                origin, models = self._wish.origin, self._models_of(one)
+                note_built(self._context, made, one, binary, seconds, origin, self._drivers, models)
             self._note_recipe(entry.id.store.kind, recipe)
         except (OSError, XpucachedError) as error:
             # The disk's fault, not the entry's: the next replay tries again.
@@ -170,7 +170,7 @@ class Publisher:
                 with self._lock:
                     self._told = [*((kind, one) for one in recipes), *self._told][:_MOST_HELD]
 
-    def _heirs(self, one: Rebuild) -> tuple[ModelName, ...]:
+    def _models_of(self, one: Rebuild) -> tuple[ModelName, ...]:
         """Return the models for whose programs an entry was rebuilt: of its own, those that meet what it is for."""
         if self._wish.is_elsewhere:
             return one.entry.models

@@ -350,11 +350,11 @@ def note_built(
     seconds: float,
     origin: Origin,
     drivers: Sequence[OtherDriver],
-    heirs: tuple[ModelName, ...],
+    models: tuple[ModelName, ...],
 ) -> None:
     """Note that an entry is our work, and for which models it was done."""
     stamp, digest = driver_for(one, drivers).stamp, program_digest(binary).hexdigest()
-    work = Built(built, one.to, origin, stamp, one.entry.entry.image_size, seconds, digest, heirs)
+    work = Built(built, one.to, origin, stamp, one.entry.entry.image_size, seconds, digest, models)
     context.catalog.write(record_build, work, context.clock())
 
 

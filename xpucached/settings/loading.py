@@ -115,7 +115,7 @@ def _places(*, user: bool, environ: Mapping[str, str]) -> _Places:
 
         try:
             runtime: Path | None = Path(sockets.runtime_directory(environ)) / _NAME
-        except sockets.Homeless:
+        except sockets.NoRuntimeDirectory:
             runtime = None
         usual = _Places(
             xdg("XDG_CONFIG_HOME", base / ".config") / _NAME,
@@ -141,7 +141,7 @@ def _places(*, user: bool, environ: Mapping[str, str]) -> _Places:
 
 def _runtime(places: _Places) -> Path:
     if places.runtime is None:
-        lacking = sockets.Homeless()
+        lacking = sockets.NoRuntimeDirectory()
         raise SettingsError(str(lacking), hint=lacking.hint)
     return places.runtime
 

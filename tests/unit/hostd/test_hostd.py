@@ -206,7 +206,7 @@ class WorkerUnitsStub:
     async def stop(self, uid: int, /) -> None:
         self.stopped.append(uid)
 
-    async def fate(self, uid: int, /) -> units.UnitState:
+    async def unit_state(self, uid: int, /) -> units.UnitState:
         return units.UnitState(active=uid < 0, failed=False)
 
 
@@ -329,7 +329,7 @@ def test_a_worker_that_is_starting_is_asked_less_and_less_often(
     asked = 0
 
     class Starting(WorkerUnitsStub):
-        async def fate(self, _uid: int, /) -> units.UnitState:
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
             nonlocal asked
             asked += 1
             return units.UnitState(active=True, failed=False)
@@ -562,7 +562,7 @@ def test_one_that_died_and_is_started_again_by_systemd_is_heard_again(
     """Nobody asks for it, and what it said in its first life is not all that is known of it for ever."""
 
     class Restarting(WorkerUnitsStub):
-        async def fate(self, _uid: int, /) -> units.UnitState:
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
             return units.UnitState(active=True, failed=False, starting=True)
 
     monkeypatch.setattr(f"{worker_follower}._SLOW_BEAT", 0.05)
@@ -640,7 +640,7 @@ def test_what_one_that_fails_was_to_be_told_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, running: bool
 ) -> None:
     class Failing(WorkerUnitsStub):
-        async def fate(self, _uid: int, /) -> units.UnitState:
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
             return units.UnitState(active=running, failed=not running, running=running)
 
     async def ask(_uid: int, request: Request[object], **_: object) -> object:
@@ -689,7 +689,7 @@ def test_one_that_waits_for_its_turn_is_not_dead(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    assert asyncio.run(units.fate(1000)).active is active
+    assert asyncio.run(units.unit_state(1000)).active is active
 
 
 @pytest.mark.flow
@@ -739,7 +739,7 @@ def test_a_worker_whose_configuration_is_refused_is_told_apart(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
-    monkeypatch.setattr(one._workers._units, "fate", lambda _uid: units.fate(1000))
+    monkeypatch.setattr(one._workers._units, "unit_state", lambda _uid: units.unit_state(1000))
     one._known.said[OURS] = replace(one._known.said[OURS], problems=("bad-settings", "no-gpu"))
 
     async def work() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.builders import spirv
 from tests.support.device_images import answers, archives
-from xpucached.domain.inspection import CodeForm, Fate
+from xpucached.domain.inspection import Availability, CodeForm
 from xpucached.errors import RequestError
 from xpucached.host.gpu_devices import known
 from xpucached.inspection import acceptance, devices
-from xpucached.inspection.acceptance import cpu_fate, gpu_fate, packed, rules
+from xpucached.inspection.acceptance import cpu_availability, gpu_availability, packed, rules
 from xpucached.inspection.device_code import DeviceCode, GpuProgram, judge
 
 USUAL = {str(gpu.architecture): gpu for gpu in reversed(list(known().values()))}
@@ -24,7 +24,7 @@ def test_every_answer_is_the_driver_s() -> None:
     wrong = [
         (device, name, said, told)
         for device, name, said in answers()
-        if (told := gpu_fate(codes[name], rules(USUAL[device]))) != said
+        if (told := gpu_availability(codes[name], rules(USUAL[device]))) != said
     ]
 
     assert wrong == []
@@ -35,15 +35,15 @@ def test_another_stepping_takes_only_its_own() -> None:
     own = DeviceCode(CodeForm.NATIVE, 1, programs=(GpuProgram(ip=packed("20.4.0")),))
     base = DeviceCode(CodeForm.NATIVE, 1, programs=(GpuProgram(ip=packed("20.1.0")),))
 
-    assert gpu_fate(own, rules(USUAL["lnl-m"], "20.4.0")) is Fate.READY
-    assert gpu_fate(base, rules(USUAL["lnl-m"], "20.4.0")) is Fate.ABSENT
-    assert gpu_fate(base, rules(USUAL["lnl-m"])) is Fate.READY
+    assert gpu_availability(own, rules(USUAL["lnl-m"], "20.4.0")) is Availability.READY
+    assert gpu_availability(base, rules(USUAL["lnl-m"], "20.4.0")) is Availability.ABSENT
+    assert gpu_availability(base, rules(USUAL["lnl-m"])) is Availability.READY
 
 
 def test_every_known_gpu_takes_its_own() -> None:
     for gpu in known().values():
         code = DeviceCode(CodeForm.NATIVE, 1, programs=(GpuProgram(ip=packed(gpu.versions[0])),))
-        assert gpu_fate(code, rules(gpu)) is Fate.READY
+        assert gpu_availability(code, rules(gpu)) is Availability.READY
     assert len(known()) == 174
     assert {base for bases in acceptance._TAKES.values() for base in bases} <= USUAL.keys()
 
@@ -51,22 +51,33 @@ def test_every_known_gpu_takes_its_own() -> None:
 def test_what_cannot_be_judged_is_unknown() -> None:
     gpu = rules(USUAL["bmg-g21"])
     for form in (CodeForm.BITCODE, CodeForm.COMPRESSED, CodeForm.PATCH_TOKENS, CodeForm.UNKNOWN):
-        assert gpu_fate(DeviceCode(form, 1), gpu) is Fate.UNKNOWN
+        assert gpu_availability(DeviceCode(form, 1), gpu) is Availability.UNKNOWN
     old = GpuProgram(family=1270, core=0xC07)
-    assert gpu_fate(DeviceCode(CodeForm.NATIVE, 1, programs=(old,)), rules(USUAL["acm-g10"])) is Fate.UNKNOWN
-    assert gpu_fate(DeviceCode(CodeForm.NATIVE, 1, programs=(old,)), gpu) is Fate.UNKNOWN
-    assert gpu_fate(DeviceCode(CodeForm.NATIVE, 1, programs=(old,)), rules(USUAL["pvc"])) is Fate.ABSENT
-    assert gpu_fate(DeviceCode(CodeForm.NATIVE, 1, programs=(GpuProgram(judged=False),)), gpu) is Fate.UNKNOWN
+    assert (
+        gpu_availability(DeviceCode(CodeForm.NATIVE, 1, programs=(old,)), rules(USUAL["acm-g10"]))
+        is Availability.UNKNOWN
+    )
+    assert gpu_availability(DeviceCode(CodeForm.NATIVE, 1, programs=(old,)), gpu) is Availability.UNKNOWN
+    assert gpu_availability(DeviceCode(CodeForm.NATIVE, 1, programs=(old,)), rules(USUAL["pvc"])) is Availability.ABSENT
+    assert (
+        gpu_availability(DeviceCode(CodeForm.NATIVE, 1, programs=(GpuProgram(judged=False),)), gpu)
+        is Availability.UNKNOWN
+    )
 
 
 def test_a_processor_takes_its_own_and_compiles_the_rest() -> None:
-    assert cpu_fate(judge(spirv("a")), "spir64") is Fate.COMPILED
-    assert cpu_fate(judge(b"\x7fELF" + bytes(60), target="spir64_x86_64"), "spir64_x86_64") is Fate.READY
-    assert cpu_fate(judge(archives()["02_bmg.x"]), "spir64_gen") is Fate.ABSENT
-    assert cpu_fate(judge(b"CTNI" + bytes(60)), "") is Fate.ABSENT
-    assert cpu_fate(judge(b"junk" * 20), "spir64") is Fate.UNKNOWN
-    assert gpu_fate(judge(b"\x7fELF" + bytes(60), target="spir64_x86_64"), rules(USUAL["pvc"])) is Fate.ABSENT
-    assert gpu_fate(judge(b"\x7fELF" + bytes(60), target="nvptx64"), rules(USUAL["pvc"])) is Fate.ABSENT
+    assert cpu_availability(judge(spirv("a")), "spir64") is Availability.COMPILED
+    assert (
+        cpu_availability(judge(b"\x7fELF" + bytes(60), target="spir64_x86_64"), "spir64_x86_64") is Availability.READY
+    )
+    assert cpu_availability(judge(archives()["02_bmg.x"]), "spir64_gen") is Availability.ABSENT
+    assert cpu_availability(judge(b"CTNI" + bytes(60)), "") is Availability.ABSENT
+    assert cpu_availability(judge(b"junk" * 20), "spir64") is Availability.UNKNOWN
+    assert (
+        gpu_availability(judge(b"\x7fELF" + bytes(60), target="spir64_x86_64"), rules(USUAL["pvc"]))
+        is Availability.ABSENT
+    )
+    assert gpu_availability(judge(b"\x7fELF" + bytes(60), target="nvptx64"), rules(USUAL["pvc"])) is Availability.ABSENT
 
 
 def test_devices_are_named_as_people_do() -> None:

@@ -39,7 +39,7 @@ from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Kern
 from xpucached.domain.targets import Target
 from xpucached.kinds import sycl
 from xpucached.planning.eviction import plan_eviction
-from xpucached.planning.preselect import sift
+from xpucached.planning.preselect import plan_preselection
 from xpucached.planning.ranking import ABSENT, HALF, RATE
 from xpucached.service import evict
 
@@ -185,7 +185,7 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         disk_space=disk_space,
         predicted=predicted,
     )
-    preselection = sift(
+    preselection = plan_preselection(
         catalog.read(store_subtotals),
         on,
         presence,
@@ -203,7 +203,7 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         patch.setattr(preselect, "_SPARE", chance.choice((preselect._SPARE, -3)))
         some, others, rate = catalog.read(preselect_entries, preselection, RATE, HALF, ABSENT)
     assert len(some) + sum(one.entries for one in others) == len(every)
-    sifted = plan_eviction(
+    preselected = plan_eviction(
         some,
         on,
         presence,
@@ -218,7 +218,7 @@ def test_the_plan_is_the_same_whether_all_is_looked_at_or_what_went_through_the_
         rate=rate,
         predicted=predicted,
     )
-    assert sifted == whole
+    assert preselected == whole
 
 
 def test_what_proves_a_model_by_what_was_predicted_goes_after_the_others(catalog: Catalog) -> None:
@@ -283,7 +283,9 @@ def test_of_a_large_store_little_more_is_looked_at_than_goes(catalog: Catalog, m
         policy = Policy(max_unused=None, max_bytes=sum(one.allocated for one in entries) * 9 // 10)
         plan = evict.decided(catalog, on, frozenset(), {}, policy, NOW)
         assert (any(collecting), gc.isenabled()) == (False, True)
-        preselection = sift(catalog.read(store_subtotals), on, catalog.read(target_presence), {}, policy, NOW)
+        preselection = plan_preselection(
+            catalog.read(store_subtotals), on, catalog.read(target_presence), {}, policy, NOW
+        )
         some, _, _ = catalog.read(preselect_entries, preselection, RATE, HALF, ABSENT)
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
@@ -318,11 +320,14 @@ def test_what_nobody_can_want_gone_is_not_looked_at(catalog: Catalog) -> None:
     catalog.write(record_scan, Scan(found, NOW, StoreState.OK, 0, kept), architecture)
     on = Host(NOW, "", "", "", environments=(ENVIRONMENTS[0],))
     policy = Policy(max_bytes=45 * 4096)
-    preselection = sift(catalog.read(store_subtotals), on, catalog.read(target_presence), {}, policy, NOW)
+    subtotals, presence = catalog.read(store_subtotals), catalog.read(target_presence)
+    preselection = plan_preselection(subtotals, on, presence, {}, policy, NOW)
     some, others, _ = catalog.read(preselect_entries, preselection, RATE, HALF, ABSENT)
     # All are of one worth, so any of them could be among the five.
     assert (len(some), others) == (50, ())
-    preselection = sift(catalog.read(store_subtotals), on, catalog.read(target_presence), {}, Policy(), NOW)
+    preselection = plan_preselection(
+        catalog.read(store_subtotals), on, catalog.read(target_presence), {}, Policy(), NOW
+    )
     some, others, _ = catalog.read(preselect_entries, preselection, RATE, HALF, ABSENT)
     assert some == ()
     assert [(one.entries, one.allocated) for one in others] == [(50, 50 * 4096)]

@@ -15,7 +15,7 @@ from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import DiskSpace, EvictReason, Limits, Policy, Preselection, Subtotal
 from xpucached.domain.stores import EntryId, Store
-from xpucached.planning.preselect import sift
+from xpucached.planning.preselect import plan_preselection
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,7 +31,7 @@ def seen(target: Target, last: datetime | None) -> Presence:
     return Presence(target, last, last, present=False)
 
 
-def sifted(
+def preselected(
     *targets: Target,
     on: Host | None = None,
     presence: tuple[Presence, ...] = (),
@@ -42,7 +42,7 @@ def sifted(
 ) -> Preselection:
     subtotals = [Subtotal(store, one, 10, 1000, NOW, NOW) for one in targets]
     now = host(NEW) if on is None else on
-    return sift(subtotals, now, presence, {}, policy or Policy(), NOW, reasons=reasons, disk_space=room)
+    return plan_preselection(subtotals, now, presence, {}, policy or Policy(), NOW, reasons=reasons, disk_space=room)
 
 
 HISTORY: Final = tuple(seen(one, NOW - days * DAY) for one, days in ((FIRST, 3), (SECOND, 2), (THIRD, 1)))
@@ -53,57 +53,60 @@ HISTORY: Final = tuple(seen(one, NOW - days * DAY) for one, days in ((FIRST, 3),
 )
 def test_generations_beyond_those_that_are_kept_are_looked_at(kept: int, looked: set[Target]) -> None:
     policy = Policy(keep_driver_generations=kept)
-    found = sifted(FIRST, SECOND, THIRD, NEW, OTHER, presence=HISTORY, policy=policy)
+    found = preselected(FIRST, SECOND, THIRD, NEW, OTHER, presence=HISTORY, policy=policy)
     assert found.environments == looked
     # Then those that stay are counted by when they were made and used.
     assert found.traced == ({FIRST, SECOND, THIRD} if looked else set())
     without = frozenset(EvictReason) - {EvictReason.SUPERSEDED}
-    assert sifted(FIRST, SECOND, THIRD, presence=HISTORY, policy=policy, reasons=without).environments == set()
+    assert preselected(FIRST, SECOND, THIRD, presence=HISTORY, policy=policy, reasons=without).environments == set()
 
 
 def test_where_history_does_not_say_which_came_last_all_are_looked_at() -> None:
     at_once = (HISTORY[0], seen(SECOND, HISTORY[0].last))
     for presence in (at_once, HISTORY[:1], (HISTORY[0], seen(SECOND, None))):
-        assert sifted(FIRST, SECOND, NEW, presence=presence).environments == {FIRST, SECOND}
+        assert preselected(FIRST, SECOND, NEW, presence=presence).environments == {FIRST, SECOND}
         # As many as are kept stay, whichever came last.
-        assert sifted(FIRST, SECOND, presence=presence, policy=Policy(keep_driver_generations=2)).environments == set()
+        assert (
+            preselected(FIRST, SECOND, presence=presence, policy=Policy(keep_driver_generations=2)).environments
+            == set()
+        )
 
 
 def test_the_store_that_keeps_least_decides_what_is_looked_at() -> None:
     policy = Policy(keep_driver_generations=3, stores=(Limits(store=STORE.root, keep_driver_generations=1),))
-    assert sifted(FIRST, SECOND, presence=HISTORY, policy=policy).environments == {FIRST}
-    assert sifted(FIRST, SECOND, presence=HISTORY, policy=policy, store=ELSEWHERE).environments == set()
+    assert preselected(FIRST, SECOND, presence=HISTORY, policy=policy).environments == {FIRST}
+    assert preselected(FIRST, SECOND, presence=HISTORY, policy=policy, store=ELSEWHERE).environments == set()
 
 
 def test_what_is_for_a_device_that_was_here_once_and_went_is_looked_at() -> None:
     once = (seen(OTHER, NOW - DAY),)
-    assert sifted(OTHER, presence=once).environments == {OTHER}
-    assert sifted(OTHER, presence=once).traced == set()
-    assert sifted(NEW, presence=once).environments == set()
-    assert sifted(OTHER, presence=(seen(OTHER, None),)).environments == set()
-    assert sifted(OTHER).environments == set()
+    assert preselected(OTHER, presence=once).environments == {OTHER}
+    assert preselected(OTHER, presence=once).traced == set()
+    assert preselected(NEW, presence=once).environments == set()
+    assert preselected(OTHER, presence=(seen(OTHER, None),)).environments == set()
+    assert preselected(OTHER).environments == set()
     # A host without any device is more likely broken, and of another kind's targets it says nothing.
-    assert sifted(OTHER, presence=once, on=host()).environments == set()
-    assert sifted(OTHER, presence=once, on=host(replace(NEW, kind=KindName("neo")))).environments == set()
+    assert preselected(OTHER, presence=once, on=host()).environments == set()
+    assert preselected(OTHER, presence=once, on=host(replace(NEW, kind=KindName("neo")))).environments == set()
     without = frozenset(EvictReason) - {EvictReason.GONE}
-    assert sifted(OTHER, presence=once, reasons=without).environments == set()
+    assert preselected(OTHER, presence=once, reasons=without).environments == set()
 
 
 def test_what_is_younger_than_the_longest_grace_may_be_protected() -> None:
     policy = Policy(grace=60.0, stores=(Limits(store=STORE.root, grace=300.0),))
-    assert sifted(NEW, policy=policy).young == NOW - timedelta(seconds=300)
-    assert sifted(NEW, policy=policy, store=ELSEWHERE).young == NOW - timedelta(seconds=60)
-    assert sifted(policy=policy).young == NOW
+    assert preselected(NEW, policy=policy).young == NOW - timedelta(seconds=300)
+    assert preselected(NEW, policy=policy, store=ELSEWHERE).young == NOW - timedelta(seconds=60)
+    assert preselected(policy=policy).young == NOW
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_unused_is_what_was_not_used_for_so_long(*, keeps: bool) -> None:
     room = (DiskSpace(STORE, keeps_access_times=keeps),)
-    assert sifted(NEW, room=room).unused == {STORE: (NOW - 90 * DAY, keeps)}
-    assert sifted(NEW).unused == {STORE: (NOW - 90 * DAY, True)}
-    assert sifted(NEW, policy=Policy(max_unused=None)).unused == {}
-    assert sifted(NEW, reasons=frozenset({EvictReason.DEFECTIVE})).unused == {}
-    longest = sifted(NEW, policy=Policy(max_unused=1e12)).unused[STORE][0]
+    assert preselected(NEW, room=room).unused == {STORE: (NOW - 90 * DAY, keeps)}
+    assert preselected(NEW).unused == {STORE: (NOW - 90 * DAY, True)}
+    assert preselected(NEW, policy=Policy(max_unused=None)).unused == {}
+    assert preselected(NEW, reasons=frozenset({EvictReason.DEFECTIVE})).unused == {}
+    longest = preselected(NEW, policy=Policy(max_unused=1e12)).unused[STORE][0]
     assert longest.year == 1
 
 
@@ -115,7 +118,7 @@ def test_what_only_the_plan_decides_is_handed_on() -> None:
     models = {one.name: one for one in (pinned, plain)}
     room = DiskSpace(STORE, held=frozenset({EntryKey("a")}))
     subtotals = [Subtotal(STORE, NEW, 1, 1, NOW, NOW)]
-    found = sift(
+    found = plan_preselection(
         *(subtotals, host(NEW, OTHER), (), models, Policy(), NOW),
         asked=False,
         disk_space=(room,),
@@ -126,8 +129,8 @@ def test_what_only_the_plan_decides_is_handed_on() -> None:
     assert found.pinned == {"pinned"}
     assert found.predicted == {"b"}
     assert found.held == {EntryId(STORE, EntryKey("a"))}
-    assert not sift(subtotals, host(NEW), (), models, Policy(), NOW).upheld
-    assert not sifted(NEW, reasons=frozenset({EvictReason.UNUSED})).defective
+    assert not plan_preselection(subtotals, host(NEW), (), models, Policy(), NOW).upheld
+    assert not preselected(NEW, reasons=frozenset({EvictReason.UNUSED})).defective
 
 
 @pytest.mark.parametrize(
@@ -145,4 +148,4 @@ def test_what_only_the_plan_decides_is_handed_on() -> None:
 def test_of_the_least_worth_so_much_is_looked_at_as_there_is_too_much(
     reasons: frozenset[EvictReason] | None, policy: Policy, worst: object
 ) -> None:
-    assert sifted(NEW, policy=policy, reasons=reasons).worst == worst
+    assert preselected(NEW, policy=policy, reasons=reasons).worst == worst
