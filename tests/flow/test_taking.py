@@ -105,13 +105,16 @@ def test_what_the_configuration_names_lies_there(home: Path, tmp_path: Path, mon
         assert "is not signed" in fetched(status=1).bundles[0].error
         assert content(now.bundles[0].path) == content(other)
 
-        # What is not named any more goes.
+        # What is not named any more goes; what somebody else has put there does not.
         registry.instead = None
+        shutil.copytree(first, folder / "by-hand")
+        (folder / ".by-hand").mkdir()
         write(places[1])
         command = [sys.executable, "-m", "xpucached.cli", "--user", "bundle", "fetch", "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
         (one,) = json.loads(done.stdout)["data"]["bundles"]
-        assert [str(path) for path in folder.iterdir()] == [one["path"]] == [str(there[1])]
+        assert one["path"] == str(there[1])
+        assert {*folder.iterdir()} == {there[1], folder / "by-hand", folder / ".by-hand"}
 
 
 @pytest.mark.runtime

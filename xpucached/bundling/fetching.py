@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import stat
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 20.0
 """Seconds that a registry may be silent: a host that boots waits for it."""
+
+_OURS: Final = re.compile(r"(?:([0-9a-f]{12})-[0-9a-f]{12}|\.([0-9a-f]{12})-[0-9a-f]{12}\.(?:pulling|partial-.+))")
+"""What a bundle that was fetched is called, and what is beside while it comes; the first part stands for its place."""
 
 
 def fetch(order: FetchBundles, progress: Progress) -> FetchReport:
@@ -72,11 +76,15 @@ def _is_there(place: Path, digest: str) -> bool:
 
 
 def _tidy(folder: Path, found: tuple[FetchedBundle, ...]) -> None:
-    """Remove what nothing names any more, and earlier ones of what is here now."""
+    """Remove what was fetched and nothing names any more, and earlier ones of what is here now.
+
+    What is called otherwise somebody else has put there.
+    """
     here = {one.path.name for one in found if one.path is not None}
-    missing = tuple(_name(one.reference) for one in found if one.path is None)
+    missing = {_name(one.reference) for one in found if one.path is None}
     for path in folder.iterdir():
-        if path.name in here or path.name.lstrip(".").startswith(missing or ("/",)):
+        ours = _OURS.fullmatch(path.name)
+        if ours is None or path.name in here or (ours[1] or ours[2]) in missing:
             continue
         status = path.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
