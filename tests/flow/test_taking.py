@@ -105,16 +105,24 @@ def test_what_the_configuration_names_lies_there(home: Path, tmp_path: Path, mon
         assert "is not signed" in fetched(status=1).bundles[0].error
         assert content(now.bundles[0].path) == content(other)
 
-        # What is not named any more goes; what somebody else has put there does not.
+        # What is not named any more goes.
         registry.instead = None
-        shutil.copytree(first, folder / "by-hand")
-        (folder / ".by-hand").mkdir()
         write(places[1])
         command = [sys.executable, "-m", "xpucached.cli", "--user", "bundle", "fetch", "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
         (one,) = json.loads(done.stdout)["data"]["bundles"]
-        assert one["path"] == str(there[1])
-        assert {*folder.iterdir()} == {there[1], folder / "by-hand", folder / ".by-hand"}
+        assert [str(path) for path in folder.iterdir()] == [one["path"]] == [str(there[1])]
+
+
+def test_only_what_was_fetched_goes(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "_FIRST_PAUSE", 0.001)
+    names = ("by-hand", ".by-hand", "0123456789ab-app", "0123456789ab-0123456789ab", ".0123456789ab-0123456789ab.pulling")
+    for name in names:
+        (tmp_path / "folder" / name / "blobs").mkdir(parents=True)
+    text = f"[bundles]\npull = ['localhost:1/app:v1']\nfolder = '{tmp_path / 'folder'}'\n"
+    (home / ".config/xpucached/xpucached.toml").write_text(text, encoding="utf-8")
+    fetched(status=1)
+    assert {path.name for path in (tmp_path / "folder").iterdir()} == {*names[:3]}
 
 
 @pytest.mark.runtime
