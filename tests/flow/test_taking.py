@@ -116,11 +116,14 @@ def test_what_the_configuration_names_lies_there(home: Path, tmp_path: Path, mon
 
 def test_only_what_was_fetched_goes(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrying, "_FIRST_PAUSE", 0.001)
-    names = ("by-hand", ".by-hand", "0123456789ab-app", "0123456789ab-0123456789ab", ".0123456789ab-0123456789ab.pulling")
+    ours = "0123456789ab-0123456789ab"
+    names = ("by-hand", ".by-hand", "0123456789ab-app", ours, f".{ours}.pulling")
     for name in names:
         (tmp_path / "folder" / name / "blobs").mkdir(parents=True)
     text = f"[bundles]\npull = ['localhost:1/app:v1']\nfolder = '{tmp_path / 'folder'}'\n"
-    (home / ".config/xpucached/xpucached.toml").write_text(text, encoding="utf-8")
+    config = home / ".config/xpucached/xpucached.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(text, encoding="utf-8")
     fetched(status=1)
     assert {path.name for path in (tmp_path / "folder").iterdir()} == {*names[:3]}
 
