@@ -16,8 +16,10 @@ from tests.support.builders import SyclStore
 from xpucached import deadlines
 from xpucached.api.requests import AddModel
 from xpucached.catalog import Catalog
+from xpucached.catalog.models import add_model, find_model
 from xpucached.catalog.runs import newest_runs
 from xpucached.daemon import watching
+from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.stores import Store, StoreState
 from xpucached.domain.triggers import Periodic, Started
@@ -123,6 +125,31 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
     finally:
         catalog.close()
     assert not touched, touched[0]
+
+
+def test_many_models_of_a_program_that_is_away_leave_room_to_ask_for_others(
+    away: Path, tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "_MOST", 4)
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(short_dir), "XPUCACHED_STORES_FOUND": "false"}
+    config = loading.load(None, user=True, environ=environ)
+
+    async def work(catalog: Catalog) -> None:
+        service = Service(Context(config, catalog, {}), ProcessStarter({}, "test"))
+        for number in range(8):
+            workload = Workload((f"{away}/bin/python3", "infer.py"), tmp_path)
+            catalog.write(add_model, Model(ModelName(f"m{number}"), workload))
+        await asyncio.to_thread(service.surveyor._led, ())
+        for number in range(8):
+            await service.explainer.runtimes(catalog.read(find_model, ModelName(f"m{number}")))
+        assert deadlines.ask("something else", lambda: 7) == 7
+        await service.stop()
+
+    catalog = Catalog.open(short_dir / "catalog.sqlite")
+    try:
+        asyncio.run(work(catalog))
+    finally:
+        catalog.close()
 
 
 def test_whose_a_store_is_that_does_not_answer_is_not_waited_for(away: Path) -> None:

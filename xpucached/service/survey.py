@@ -264,8 +264,9 @@ class Surveyor:
             alike = (model.workload.program, *sorted(leading.items()), libraries)
             try:
                 if alike not in looked:
+                    # Where one does not answer, none of them is asked again.
                     looked[alike] = deadlines.ask(
-                        ("driver", model.name), functools.partial(_looked, model, leading, libraries, files)
+                        ("driver", *alike[:-1]), functools.partial(_looked, model, leading, libraries, files)
                     )
                 leading, these, absent = looked[alike]
             except TimeoutError:
@@ -305,7 +306,8 @@ def runtimes_of(model: Model, variables: Mapping[str, str]) -> tuple[SyclRuntime
     program, preflight = model.workload.program, KINDS[MODELS].preflight
     if not program or preflight is None:
         return ()
-    return deadlines.ask(("runtimes", model.name), lambda: preflight.runtimes(Path(program), variables), _FINDING)
+    place = "runtimes", program, *sorted(variables.items())
+    return deadlines.ask(place, lambda: preflight.runtimes(Path(program), variables), _FINDING)
 
 
 def _words(some: Sequence[Target]) -> str:
