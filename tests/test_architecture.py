@@ -648,3 +648,17 @@ def test_no_test_forks_itself() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.fork"
     }
     assert found == set()
+
+
+def test_nothing_waits_by_what_ends_at_1024_descriptors() -> None:
+    """``select.select`` refuses descriptors of higher numbers; `processes.polling` takes any."""
+    found = {
+        module
+        for module, path in modules()
+        if "select" in (text := path.read_text("utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) == "select.select")
+        or (isinstance(node, ast.ImportFrom) and node.module == "select")
+        or (isinstance(node, ast.Attribute) and node.attr == "SelectSelector")
+    }
+    assert found == set()

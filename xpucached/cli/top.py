@@ -7,7 +7,6 @@ in a name can move anything else.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import termios
@@ -24,6 +23,7 @@ from xpucached.cli import connect, hints
 from xpucached.domain.host_overview import HostOverview
 from xpucached.domain.overview import Overview
 from xpucached.errors import Denied, XpucachedError
+from xpucached.processes import polling
 from xpucached.render import host_usage
 from xpucached.render import top as picture
 from xpucached.render.text import TextStyle
@@ -154,7 +154,7 @@ def _show(output: Output, draw: Callable[..., list[str]], asking: _Asking[V]) ->
             body = "".join(f"\x1b[{row};1H\x1b[2K{line}" for row, line in enumerate(lines, 1))
             _write(f"{body}\x1b[J" if len(lines) < height else body)
             last, size = lines, (width, height)
-        ready, _, _ = select.select([keyboard, asking.answered], [], [], _TURN)
+        ready = polling.readable(keyboard, asking.answered, seconds=_TURN)
         if asking.answered in ready:
             os.read(asking.answered, 4096)
         if keyboard in ready:

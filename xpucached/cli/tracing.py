@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import select
 import signal
 import sys
 import termios
@@ -19,6 +18,7 @@ from xpucached import codec
 from xpucached.api.endpoints import VERSION
 from xpucached.cli import launching
 from xpucached.errors import RequestError
+from xpucached.processes import polling
 from xpucached.render.text import TextStyle
 from xpucached.render.traces import trace
 from xpucached.tracing import observer
@@ -86,8 +86,7 @@ def _attend(command: list[str], variables: Mapping[str, str], listener: observer
         status: int | None = None
         until = 0.0
         while status is None or time.monotonic() < until:
-            ready, _, _ = select.select([ours], [], [], 0.05)
-            if ready and not _pass_on(ours, listener):
+            if polling.readable(ours, seconds=0.05) and not _pass_on(ours, listener):
                 # All have closed it; the program itself may go on without.
                 return _ended(program) if status is None else status, False
             if status is None and (status := _ended(program, os.WNOHANG)) is not None:
@@ -139,7 +138,7 @@ def _write(data: bytes) -> None:
         try:
             data = data[os.write(2, data) :]
         except BlockingIOError:
-            select.select([], [2], [])
+            polling.writable(2, seconds=None)
         except OSError:
             # Nobody reads it.
             return

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -20,6 +19,8 @@ import threading
 import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, Self
+
+from xpucached.processes import polling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -291,11 +292,8 @@ class _ChildReader:
         """Wait for something to be said, and take it; False if nothing was."""
         if not self._open:
             return False
-        poll = select.poll()
-        for descriptor in self._open:
-            poll.register(descriptor, select.POLLIN)
-        ready = poll.poll(patience * 1000)
-        for descriptor, _ in ready:
+        ready = polling.readable(*self._open, seconds=patience)
+        for descriptor in ready:
             piece = os.read(descriptor, 1 << 16)
             if not piece:
                 self._open.remove(descriptor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import threading
 import time
@@ -17,7 +16,7 @@ import psutil
 
 from xpucached import messages
 from xpucached.domain.plans import CompilerSpec, Recipe
-from xpucached.processes import child, signals
+from xpucached.processes import child, polling, signals
 
 _LIBEXEC: Final = Path(__file__).resolve().parents[1] / "libexec"
 
@@ -167,7 +166,7 @@ class CompilerProcess:
             if time.monotonic() > end:
                 raise BuildHung(f"the compiler took longer than {patience:g} s")
             self._check_memory()
-            if not select.select([], [descriptor], [], signals.TICK)[1]:
+            if not polling.writable(descriptor, seconds=signals.TICK):
                 continue
             left = left[os.write(descriptor, left) :]
 
@@ -180,7 +179,7 @@ class CompilerProcess:
             if time.monotonic() > end:
                 raise BuildHung(f"the compiler took longer than {patience:g} s")
             self._check_memory()
-            if not select.select([self._answers], [], [], signals.TICK)[0]:
+            if not polling.readable(self._answers, seconds=signals.TICK):
                 continue
             part = os.read(self._answers, min(size - len(content), 1 << 20))
             if not part:

@@ -6,14 +6,13 @@ Nothing is installed, and no script of a package is run.
 from __future__ import annotations
 
 import os
-import select
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import messages
-from xpucached.processes import child, signals
+from xpucached.processes import child, polling, signals
 
 if TYPE_CHECKING:
     import threading
@@ -77,7 +76,7 @@ def _listen(target: child.Process, end: float, cancel: threading.Event) -> bytes
     descriptor = target.stdout.fileno()
     answer = bytearray()
     while len(answer) <= _LONGEST and time.monotonic() < end and not cancel.is_set():
-        if select.select([descriptor], [], [], signals.TICK)[0]:
+        if polling.readable(descriptor, seconds=signals.TICK):
             piece = os.read(descriptor, _LONGEST)
             if not piece:
                 return bytes(answer)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import select
 import threading
 import time
 from typing import TYPE_CHECKING, Final, cast
@@ -19,7 +18,7 @@ from xpucached import codec, messages
 from xpucached.catalog.builds import record_import
 from xpucached.domain.bundles import HOST_KEYS, ImportBundle, ImportReport
 from xpucached.errors import WrongHost, XpucachedError
-from xpucached.processes import child
+from xpucached.processes import child, polling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -176,11 +175,9 @@ def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Ev
 
 def _read(answers: int, cancel: threading.Event) -> bytes:
     """Return what a child says until it ends, or until it is to end."""
-    poll = select.poll()
-    poll.register(answers, select.POLLIN)
     said, deadline = bytearray(), time.monotonic() + _SECONDS
     while not cancel.is_set() and time.monotonic() < deadline and len(said) < _LARGEST:
-        if poll.poll(_STEP * 1000):
+        if polling.readable(answers, seconds=_STEP):
             piece = os.read(answers, 1 << 16)
             if not piece:
                 break
