@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import errno
 import http.client
-import itertools
 import json
 import os
 import signal
@@ -55,6 +54,7 @@ _SHOWN = 300  # characters of an answer that is a refusal
 _MOST = 1 << 30  # bytes of one answer
 _SHELL = 128
 _SOCKETS = 100_000  # lines of the kernel's table that are read
+_TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _LISTENS = "0A"  # how it says that somebody listens
 _WELL = range(200, 400)
 
@@ -117,26 +117,53 @@ def _refuse_others(places: Iterable[tuple[str, int]]) -> None:
             raise Unusable(f"{host}:{port}: {why}")
 
 
-def strangers(places: Iterable[tuple[str, int]]) -> list[int]:
-    """Return the numbers of other users whose programs listen there; root's are trusted, as with all."""
-    wanted: set[tuple[str, int]] = set()
-    for host, port in places:
-        if ":" in host:
-            words = (*struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, host)),)
-        else:
-            (word,) = struct.unpack("=I", socket.inet_aton(host))
-            wanted.update({(f"{word:08X}", port), ("0" * 8, port)})
-            words = (*struct.unpack("=3I", b"\0" * 10 + b"\xff\xff"), word)
-        wanted.update({("".join(f"{one:08X}" for one in words), port), ("0" * 32, port)})
+def listeners(place: tuple[str, int]) -> set[int]:
+    """Return the numbers of the users whose programs listen there.  Raises `Unusable` if that is unknown."""
+    host, port = place
+    if ":" in host:
+        wanted, words = set(), (*struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, host)),)
+    else:
+        (word,) = struct.unpack("=I", socket.inet_aton(host))
+        wanted = {(f"{word:08X}", port), ("0" * 8, port)}
+        words = (*struct.unpack("=3I", b"\0" * 10 + b"\xff\xff"), word)
+    wanted |= {("".join(f"{one:08X}" for one in words), port), ("0" * 32, port)}
     found: set[int] = set()
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        with contextlib.suppress(OSError, ValueError), open(table, encoding="ascii") as lines:  # noqa: PTH123 - quick to load
-            for line in itertools.islice(lines, 1, _SOCKETS):
-                fields = line.split()
-                address, _, port_there = fields[1].partition(":")
-                if fields[3] == _LISTENS and (address, int(port_there, 16)) in wanted:
-                    found.add(int(fields[7]))
-    return sorted(found - {0, os.geteuid()})
+    for table in _TABLES:
+        try:
+            with open(table, encoding="ascii") as lines:  # noqa: PTH123 - quick to load
+                if not lines.readline():
+                    raise ValueError(f"{table} is empty")  # noqa: TRY301 - as for all else that is wrong with it
+                for number, line in enumerate(lines):
+                    if number >= _SOCKETS:
+                        raise ValueError(f"{table} has more than {_SOCKETS} lines")  # noqa: TRY301 - as above
+                    fields = line.split()
+                    address, _, port_there = fields[1].partition(":")
+                    if fields[3] == _LISTENS and (address, int(port_there, 16)) in wanted:
+                        found.add(int(fields[7]))
+        except FileNotFoundError as error:
+            # A kernel without IPv6 has no table of it.
+            if table == _TABLES[0]:
+                raise _unknown(place, error) from error
+        except (OSError, ValueError, IndexError) as error:
+            raise _unknown(place, error) from error
+    return found
+
+
+def _unknown(place: tuple[str, int], error: Exception) -> Unusable:
+    host, port = place
+    return Unusable(f"it is unknown whose program listens at {host}:{port}, so no request is sent there: {error}")
+
+
+def _refuse_strangers(place: tuple[str, int]) -> bool:
+    """Return whether somebody listens there.  Raises `Unusable` if that may be another user's program.
+
+    Whoever took the port before the server could would be sent the requests, with what may be secret in them.  Root's
+    programs are trusted, as with all.
+    """
+    found = listeners(place)
+    for uid in sorted(found - {0, os.geteuid()}):
+        raise Unusable(f"a program of user {uid} listens where the model's server should")
+    return bool(found)
 
 
 def _asked(method: str, url: str, body: bytes | None, headers: dict[str, str], patience: float | None) -> str:
@@ -182,6 +209,9 @@ def _await(server: subprocess.Popen[bytes], order: ServerOrder, line: ReadyLine 
         if line is not None:
             if line.found.wait(_TICK):
                 return
+        elif not _refuse_strangers(_place(order["ready_url"])):
+            wrong = "no answer: nobody listens there"
+            time.sleep(_TICK)
         elif not (wrong := _asked("GET", order["ready_url"], None, {}, _ANSWER)):
             # It may be somebody else's answer, if it has just ended.
             _ended(server, "before it was ready")
@@ -217,9 +247,9 @@ def _use(order: ServerOrder) -> None:
             line.follow(server.stdout.fileno(), 1)
             line.follow(server.stderr.fileno(), 2)
         _await(server, order, line)
-        for uid in strangers(places):
-            # Whoever took the port before it could would be sent the requests, with what may be secret in them.
-            raise Unusable(f"a program of user {uid} listens where the model's server should")
+        for host, port in places:
+            if not _refuse_strangers((host, port)):
+                raise Unusable(f"nobody listens at {host}:{port}, where requests were to be sent")
         for number, one in enumerate(requests, 1):
             body = one["body"].encode() if one["body"] is not None else None
             wrong = _asked(one["method"], one["url"], body, one["headers"], None)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -36,13 +41,71 @@ def test_a_program_of_another_user_is_no_server_of_the_model(family: int, bound:
     child = forks.copy(listens)
     try:
         port = int(os.read(reading, 6))
-        assert server_runner.strangers([(host, port)]) == []
+        assert server_runner.listeners((host, port)) == set()
         os.write(going, b"1")
         assert os.read(reading, 7) == b"listens"
-        assert server_runner.strangers([(host, port)]) == [NOBODY]
-        assert server_runner.strangers([(host, port + 1)]) == []
-        assert server_runner.strangers([("127.0.0.2", port)]) == ([NOBODY] if not bound else [])
+        assert server_runner.listeners((host, port)) == {NOBODY}
+        assert server_runner.listeners((host, port + 1)) == set()
+        assert server_runner.listeners(("127.0.0.2", port)) == ({NOBODY} if not bound else set())
     finally:
         forks.kill(child)
         for one in (reading, writing, waiting, going):
             os.close(one)
+
+
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+
+
+@pytest.mark.parametrize("table", ["away", "folder", "", f"{HEAD}   0: 0100007F\n", HEAD + "0: 0:0 0:0 01\n" * 100_001])
+def test_where_the_kernel_does_not_tell_who_listens_it_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    place = tmp_path / "tcp"
+    if table == "folder":
+        place.mkdir()
+    elif table != "away":
+        place.write_text(table)
+    monkeypatch.setattr(server_runner, "_TABLES", (str(place), str(place)))
+    with pytest.raises(server_runner.Unusable, match=r"it is unknown whose program listens at 127\.0\.0\.1:80"):
+        server_runner.listeners(("127.0.0.1", 80))
+    # Of a kernel without IPv6 all is known.
+    place.rmdir() if table == "folder" else place.unlink(missing_ok=True)
+    (tmp_path / "first").write_text(HEAD)
+    monkeypatch.setattr(server_runner, "_TABLES", (str(tmp_path / "first"), str(place)))
+    assert server_runner.listeners(("127.0.0.1", 80)) == set()
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("way", ["url", "line"])
+def test_nothing_is_sent_where_it_is_unknown_who_listens(tmp_path: Path, way: Literal["url", "line"]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/"
+    asked = tmp_path / "asked"
+    # It notes who connects, whatever is sent.
+    program = (
+        f"import pathlib, socket; s = socket.create_server(('127.0.0.1', {port})); print('listening', flush=True)\n"
+        f"while True:\n  c, _ = s.accept(); pathlib.Path({str(asked)!r}).touch()\n"
+        "  c.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n'); c.close()\n"
+    )
+    order: server_runner.ServerOrder = {
+        "token": "",
+        "command": [sys.executable, "-c", program],
+        "ready_url": url if way == "url" else "",
+        "ready_line": "listening" if way == "line" else "",
+        "ready_timeout": 60.0,
+        "requests": [{"method": "POST", "url": url, "body": "secret", "headers": {}}],
+    }
+    runner = (
+        "import sys; from xpucached.libexec import server_runner\n"
+        f"server_runner._TABLES = ({str(tmp_path / 'away')!r},) * 2; sys.exit(server_runner.main())"
+    )
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as answer:
+        with os.fdopen(writing, "w"):
+            command = [sys.executable, "-c", runner, "--fd", str(writing)]
+            ran = subprocess.run(command, input=json.dumps(order), text=True, pass_fds=(writing,), check=False)
+        report = json.loads(answer.read())["report"]
+    assert (ran.returncode, report["outcome"]) == (1, "failed")
+    assert report["problem"].startswith(f"it is unknown whose program listens at 127.0.0.1:{port}")
+    assert not asked.exists()
