@@ -113,7 +113,7 @@ def test_the_socket_gives_figures(tmp_path: Path) -> None:
 def test_the_host_s_figures_are_a_file_that_is_never_half_written(tmp_path: Path) -> None:
     users = (
         UserStatus("a", 1, WorkerState.AWAKE, Verdict.WARM, warm=3, entries=5, allocated=4096, problems=("no-gpu",)),
-        UserStatus("b", 2, WorkerState.ASLEEP, Verdict.COLD, cold=2, failed=(ModelName("x"),)),
+        UserStatus("b", 2, WorkerState.ASLEEP, Verdict.COLD, cold=2, failed=(ModelName("x"),), problems=("a", "b")),
     )
     status = HostStatus("1", histories.NOW, "stamp", histories.NOW, (), users)
     text = metrics.host_metrics(status, histories.NOW)
@@ -121,7 +121,9 @@ def test_the_host_s_figures_are_a_file_that_is_never_half_written(tmp_path: Path
     assert samples(metrics.host_metrics(status, histories.NOW, openmetrics=True), openmetrics=True) == read
     assert read["xpucached_models", (("warmth", "warm"),)] == 3
     assert read["xpucached_models", (("warmth", "failed"),)] == read["xpucached_models", (("warmth", "cold"),)] == 1
-    assert read["xpucached_problems", (("code", "no-gpu"),)] == 1
+    # Of what a worker says no word becomes a series but those that there are.
+    problems = {labels: count for (name, labels), count in read.items() if name == "xpucached_problems"}
+    assert problems == {(("code", "no-gpu"),): 1, (("code", "unknown"),): 2}
     victim = tmp_path / "victim"
     victim.write_text("theirs")
     (tmp_path / f".{figures.NAME}.new").symlink_to(victim)

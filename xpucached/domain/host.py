@@ -66,6 +66,22 @@ class Problem(Struct, frozen=True):
     subject: str = ""  #: the file it is about, if it is about one
 
 
+CODES: Final = frozenset(
+    {
+        *("automatic-job-failed", "bad-settings", "catalog-failing", "catalog-rebuilt", "clock-jumped"),
+        "conflict",
+        *("compiling-while-serving", "digest-changed", "driver-files-silent", "driver-missing", "driver-silent"),
+        *("foreign-store", "kernel-driver-unbound", "metrics-port", "names-silent", "no-driver"),
+        *("no-driver-cache", "no-gpu", "no-render-access", "no-such-user", "not-watched"),
+        *("probe-crashed", "probe-failed", "probe-garbled", "probe-timed-out", "quota-too-small"),
+        *("restart-needed", "state-not-kept", "store-failing", "store-fault", "store-full"),
+        *("store-read-only", "store-unreadable", "too-many-stores", "unclear-store", "unsafe-runtime"),
+        *("worker-failing", "workers-forbidden"),
+    }
+)
+"""The codes that there are."""
+
+
 class ProbeReport(Struct, frozen=True):
     """What the installed drivers answered a fresh child."""
 

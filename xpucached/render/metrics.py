@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.activity import WatchMode
+from xpucached.domain.host import CODES
 from xpucached.domain.models import Warmth
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.status import Verdict
@@ -261,7 +262,9 @@ def host_metrics(status: HostStatus, now: datetime, *, openmetrics: bool = False
             status.changed.timestamp(),
             "seconds",
         )
-    codes = Counter([*(one.code for one in status.problems), *(code for one in status.users for code in one.problems)])
+    # A user's worker may say what it likes, another word each time, and each word would be a series for ever.
+    theirs = (code if code in CODES else "unknown" for one in status.users for code in one.problems)
+    codes = Counter([*(one.code for one in status.problems), *theirs])
     page.add(
         "xpucached_problems",
         "gauge",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from msgspec.structs import replace
 
+import xpucached
 from tests.support import api_stub
 from xpucached.domain.checks import LEVELS, PROBLEMS, CheckState, Level, check, check_host, overdue, unanswered
-from xpucached.domain.host import Problem
+from xpucached.domain.host import CODES, Problem
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import JobId, ModelName
@@ -213,3 +216,11 @@ def test_a_look_from_before_the_clock_was_set_back_is_not_known_to_be_recent(ahe
     assert overdue(NOW + timedelta(seconds=ahead), 600.0, NOW) is late
     told = check_host(host(replace(ANN, looked=NOW + timedelta(seconds=ahead))), NOW)
     assert (CheckState.OVERDUE in told.states) is late
+
+
+def test_the_codes_of_problems_are_those_that_are_told() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in Path(xpucached.__file__).parent.rglob("*.py")]
+    given = re.compile(r'Problem\(\s*"([a-z-]+)"|"(probe-[a-z-]+)"')
+    told = {"".join(code) for text in sources for code in given.findall(text)}
+    assert told == CODES
+    assert PROBLEMS.keys() <= CODES
