@@ -112,7 +112,7 @@ _add(requests.ListDevices, host.devices, lambda value: "\n".join(plain(one.name)
 _add(
     requests.ListStores,
     entries.stores,
-    lambda value: "\n".join(plain(str(one.store)) for one in value),
+    lambda value: "\n".join(plain(str(one.store)) for one in value if one.cache is None),
     Merged(entries.stores),
 )
 _add(requests.ListEntries, _page, lambda value: "\n".join(one.entry.id.ref for one in value.entries))

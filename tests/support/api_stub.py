@@ -37,7 +37,7 @@ from xpucached.domain.models import (
     Warmth,
     Workload,
 )
-from xpucached.domain.names import Architecture, EntryKey, JobId, KindName, ModelName, TrashRef
+from xpucached.domain.names import Architecture, EntryKey, EntryRef, JobId, KindName, ModelName, TrashRef
 from xpucached.domain.plans import (
     Evict,
     EvictionPlan,
@@ -56,6 +56,7 @@ from xpucached.domain.stores import (
     EntryState,
     ImageFormat,
     Kernel,
+    ModelCache,
     Store,
     StoreOrigin,
     StoreState,
@@ -218,7 +219,8 @@ def make_disk(models: tuple[ModelStatus, ...] = ()) -> DiskUse:
     lines.append(DiskLine("24.1", "Intel(R) Arc(TM) B580 Graphics", 5, 1 << 20, 1 << 20, present=False))
     known = models or (make_model(),)
     of = tuple(DiskLine(one.model.name, "", one.entries, one.allocated, 0, further=4096) for one in known)
-    return DiskUse(tuple(lines), of, 20, 4 << 20, 2 << 20, 8192)
+    gone = DiskLine("former", "", 0, 0, 0, present=False, further=8192)
+    return DiskUse(tuple(lines), (*of, gone), 20, 4 << 20, 2 << 20, 8192, 12288)
 
 
 def make_store() -> StoreStatus:
@@ -240,6 +242,34 @@ def make_store() -> StoreStatus:
         NOW,
         notes,
     )
+
+
+def make_cache(name: str = "net", named: str = "", *shared: str, registered: bool = True) -> ModelCache:
+    """Return a directory of a model's, of which a part could not be read."""
+    path = Path("/home/u/app/.inductor" if named else f"/home/u/.cache/xpucached/models/{name}")
+    note = f"not all of it can be read {NASTY}" if named else ""
+    return ModelCache(
+        ModelName(name),
+        path,
+        named,
+        EntryRef("89abcdef0123"),
+        StoreState.OK,
+        1000,
+        393,
+        12 << 20,
+        NOW,
+        note,
+        registered=registered,
+        shared=tuple(map(ModelName, shared)),
+    )
+
+
+CACHES: Final = (
+    make_cache(),
+    make_cache("net", "--cache"),
+    make_cache("other", "TRITON_CACHE_DIR", "net"),
+    make_cache("former", registered=False),
+)
 
 
 def make_status(verdict: Verdict = Verdict.WARM, jobs: tuple[Job, ...] = ()) -> Status:

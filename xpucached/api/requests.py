@@ -189,9 +189,13 @@ class AddModel(Request[ModelStatus], frozen=True, kw_only=True):
 
 @endpoint("DELETE", "/v1/models/{name}", right=Right.CHANGE)
 class RemoveModel(Request[RemovedModel], frozen=True, kw_only=True):
-    """Forget a model, and end its run if it runs; its entries stay until they are evicted."""
+    """Forget a model, and end its run if it runs; its entries stay until they are evicted.
+
+    Our own directory of what other compilers cached for it goes, too, and with ``caches`` those that it named.
+    """
 
     name: ModelName
+    caches: bool | None = None
 
 
 @endpoint("GET", "/v1/runs")

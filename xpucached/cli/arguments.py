@@ -276,8 +276,10 @@ def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> Non
     verb("history", "show models' figures over their last runs", models, "model history").add_argument(
         "name", nargs="+", metavar="NAME"
     )
-    verb("remove", "forget models; their entries stay until they are evicted", models, "model remove").add_argument(
-        "name", nargs="+", metavar="NAME"
+    one = verb("remove", "forget models; their entries stay until they are evicted", models, "model remove")
+    one.add_argument("name", nargs="+", metavar="NAME")
+    one.add_argument(
+        "--caches", action="store_true", help="and what --cache or a variable of theirs names, if unshared"
     )
 
 

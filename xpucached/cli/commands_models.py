@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
 from xpucached.cli import capture_env, commands_jobs, hints, registration, workload_options
-from xpucached.domain.models import Added, ModelStatus, RemovedModel
+from xpucached.domain.models import Added, ModelStatus
 from xpucached.domain.workloads import Loader
 from xpucached.errors import RequestError
 from xpucached.printing import plain
-from xpucached.render import models
+from xpucached.render import caches, models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,11 +76,10 @@ _ADDED: Final[Mapping[Added | None, str]] = {Added.REPLACED: "replaced", Added.S
 
 
 def _remove(output: Output) -> int:
-    return output.ask(requests.RemoveModel(name=output.options.name), _removed, lambda _value: "")
-
-
-def _removed(value: RemovedModel, _style: TextStyle) -> str:
-    return f"removed {plain(value.name)}{'; it was running, and its run was cancelled' if value.ended else ''}"
+    given = output.options
+    return output.ask(
+        requests.RemoveModel(name=given.name, caches=given.caches or None), caches.removed, lambda _value: ""
+    )
 
 
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {

@@ -13,8 +13,8 @@ class DiskLine(Struct, frozen=True):
     entries: int
     allocated: int  #: bytes on disk
     reclaimable: int  #: bytes of it that an eviction would free now
-    present: bool = True  #: whether this host has that driver and device; of a model always
-    further: int = 0  #: bytes in directories of a model's own, where other compilers cache
+    present: bool = True  #: whether this host has that driver and device, or there is that model still
+    further: int = 0  #: bytes in directories of a model's, where other compilers cache
 
 
 class DiskUse(Struct, frozen=True):
@@ -25,4 +25,5 @@ class DiskUse(Struct, frozen=True):
     entries: int
     allocated: int
     reclaimable: int
-    trash: int  #: bytes in the trashes of the stores
+    trash: int  #: bytes in the trashes
+    further: int = 0  #: bytes in directories of models, where other compilers cache, each counted once

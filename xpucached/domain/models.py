@@ -18,7 +18,7 @@ from xpucached.domain.bounds import DAY, Duration, Units, Whole
 from xpucached.domain.device_use import DeviceUse
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.names import AwareDatetime, KindName, ModelName
-from xpucached.domain.stores import EntryId
+from xpucached.domain.stores import EntryId, ModelCache
 from xpucached.domain.targets import Target
 from xpucached.domain.workloads import RunSpec, Variant
 
@@ -280,6 +280,8 @@ class RemovedModel(Struct, frozen=True):
 
     name: ModelName
     ended: bool = False  #: it ran, and its run was cancelled
+    caches: tuple[ModelCache, ...] = ()  #: its directories, those that stay among them
+    trashed: bool = True  #: whether those that went are in the trash
 
 
 class ModelStatus(Struct, frozen=True):
@@ -309,6 +311,7 @@ class ModelStatus(Struct, frozen=True):
     layers: tuple[Layer, ...] = ()  #: what it was proven with, by the kinds of caches
     added: Added | None = None  #: only in the answer to who registers it …
     due: str = ""  #: … and when it is warmed without being asked for, a sentence; empty if there is nothing to do
+    caches: tuple[ModelCache, ...] = ()  #: where compilers cache that are no kind of ours; told of one model alone
 
     @classmethod
     def of(

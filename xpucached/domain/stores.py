@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from xpucached.domain.defects import Defect, Effect, StoreFault
-from xpucached.domain.names import AwareDatetime, EntryKey, EntryRef, KindName
+from xpucached.domain.names import AwareDatetime, EntryKey, EntryRef, KindName, ModelName
 from xpucached.domain.targets import Target
 
 
@@ -197,6 +197,29 @@ class Delta(Struct, frozen=True):
     unread: int = 0  #: see `Scan.unread`
 
 
+class ModelCache(Struct, frozen=True):
+    """A directory of a model's, where compilers cache that are no kind of ours: it is counted, and never read."""
+
+    model: ModelName  #: whose it is; of one that is gone, what it was called
+    path: Path
+    named: str  #: what names it, ``--cache`` or a variable; empty: it is ours, and goes with the model
+    ref: EntryRef  #: what it is called in the trash
+    state: StoreState
+    owner: int | None
+    files: int
+    allocated: int  #: bytes on disk
+    used: AwareDatetime | None = None  #: when any of its files was last read or written
+    note: str = ""  #: why there may be more than was counted
+    registered: bool = True  #: whether there is that model still
+    shared: tuple[ModelName, ...] = ()  #: other models that use it, or something above or below it
+    stays: str = ""  #: in the answer to who removes the model: why it is kept
+
+    @property
+    def ours(self) -> bool:
+        """Whether it goes with its model."""
+        return not self.named and not self.shared
+
+
 class StoreStatus(Struct, frozen=True):
     """A store and what the last look at it said."""
 
@@ -215,6 +238,7 @@ class StoreStatus(Struct, frozen=True):
     scanned: AwareDatetime | None
     notes: tuple[str, ...] = ()
     lookups: Lookups | None = None  #: since its runtime began to count; None: it does not
+    cache: ModelCache | None = None  #: it is no store, but a directory of a model's
 
     @property
     def id(self) -> Store:

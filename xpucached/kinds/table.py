@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.host import Problem
 from xpucached.domain.plans import NoRecipe
-from xpucached.kinds import sycl
+from xpucached.kinds import model_caches, sycl
 from xpucached.kinds.neo import kind as neo
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from xpucached.domain.stores import Entry, EntryId
     from xpucached.domain.targets import Target
     from xpucached.domain.trash import Repair, TrashLabel
-    from xpucached.kinds.interface import Kind, Rebuilder
+    from xpucached.kinds.interface import Kind, Rebuilder, Trash
 
 KINDS: Final[dict[KindName, Kind]] = {kind.name: kind for kind in (sycl.KIND, neo.KIND)}
 """Every kind there is."""
@@ -36,6 +36,11 @@ _NEWER: Final = "install a newer driver: what programs have it compile themselve
 
 MODELS: Final = sycl.NAME
 """The kind of a model's own store, which its runs are proven by."""
+
+
+def trash_of(kind: KindName) -> Trash | None:
+    """Return what looks after the trash of a kind, or of the directories of models; None if it has none."""
+    return model_caches.TRASH if kind == model_caches.KIND else KINDS[kind].trash
 
 
 def variables(root: Callable[[KindName], Path]) -> Mapping[str, str]:

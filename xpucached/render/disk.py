@@ -31,7 +31,7 @@ def disk(value: DiskUse, style: TextStyle) -> str:
     if value.models:
         rows = [
             [
-                one.name,
+                one.name if one.present else Cell(f"{one.name} (removed)", Colour.YELLOW),
                 str(one.entries),
                 size(one.allocated),
                 _freed(one.reclaimable, one.allocated),
@@ -43,6 +43,8 @@ def disk(value: DiskUse, style: TextStyle) -> str:
         written = table(columns, rows, style, right="ENTRIES SIZE RECLAIMABLE OTHER CACHES")
         parts.append(section("By model", written, style))
     total = f"{count(value.entries, 'entry')}, {size(value.allocated)}"
+    if value.further:
+        total += f"; other caches of models {size(value.further)}"
     if value.reclaimable:
         total += f"; {size(value.reclaimable)} could go: xpucachectl evict"
     if value.trash:

@@ -9,6 +9,7 @@ from xpucached.domain.plans import NoRecipe
 from xpucached.domain.stores import EntryState, StoreOrigin, StoreState
 from xpucached.domain.usage import CostSource
 from xpucached.printing import plain
+from xpucached.render.caches import caches
 from xpucached.render.text import Cell, Colour, age, count, facts, fits, seconds, section, size, table
 
 if TYPE_CHECKING:
@@ -21,7 +22,18 @@ if TYPE_CHECKING:
 
 
 def stores(values: Sequence[StoreStatus], style: TextStyle, owners: Sequence[str] = ()) -> str:
-    """Write one line per store, and below the table what is worth knowing about one."""
+    """Write one line per store, and below the table what is worth knowing about one; then directories of models."""
+    others = [number for number, one in enumerate(values) if one.cache is not None]
+    if not others:
+        return _stores(values, style, owners)
+    whose = [owners[number] for number in others] if owners else ()
+    written = caches([one.cache for one in values if one.cache is not None], style, whose)
+    real = [number for number, one in enumerate(values) if one.cache is None]
+    text = _stores([values[number] for number in real], style, [owners[number] for number in real] if owners else ())
+    return f"{text}\n\n{section('Other caches of models', written, style)}"
+
+
+def _stores(values: Sequence[StoreStatus], style: TextStyle, owners: Sequence[str]) -> str:
     if not values:
         return "no stores"
     rows: list[list[str | Cell]] = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.models import REGISTERED, Outcome, Warmth
 from xpucached.printing import plain, safe
+from xpucached.render.caches import caches
 from xpucached.render.text import Cell, Colour, age, count, facts, seconds, section, size, table
 from xpucached.render.trials import exercise, trials
 
@@ -86,6 +87,8 @@ def model(value: ModelStatus, style: TextStyle) -> str:
     if workload.variables:
         lines = (plain(f"{name}={shlex.quote(text)}") for name, text in sorted(workload.variables.items()))
         parts.append(section("Variables", "\n".join(lines), style))
+    if value.caches:
+        parts.append(section("Other caches", caches(value.caches, style), style))
     if value.run:
         parts.append(section("Last run", run(value.run, style), style))
     return "\n\n".join(parts)

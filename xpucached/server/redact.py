@@ -24,6 +24,7 @@ from xpucached.domain.plans import Deferred, ReplayReport
 from xpucached.domain.secrecy import HIDDEN, of_event, of_problem
 from xpucached.domain.shifts import Shift
 from xpucached.domain.status import Status, Verdict
+from xpucached.domain.stores import ModelCache, StoreStatus
 from xpucached.domain.trash import Comparison, Finding
 from xpucached.domain.usage import WarmthChange
 from xpucached.kinds.variables import CACHE_VARIABLES
@@ -83,6 +84,16 @@ def redact_environment(values: Mapping[str, str]) -> Mapping[str, str]:
 
 def _text(text: str) -> str:
     return HIDDEN if text else ""
+
+
+def _cache(one: ModelCache) -> ModelCache:
+    # Where a variable leads is the owner's to know.
+    led = one.named not in {"", "--cache"}
+    return replace(one, path=_NOWHERE if led else one.path, note=_text(one.note), stays=_text(one.stays))
+
+
+def _store(one: StoreStatus) -> StoreStatus:
+    return one if one.cache is None else replace(one, store=_cache(one.cache).path, notes=())
 
 
 def _workload(one: Workload) -> Workload:
@@ -210,6 +221,8 @@ def _deferred(one: Deferred) -> Deferred:
 _RULES: Final = cast(
     "Mapping[type, Callable[[Struct], Struct]]",
     {
+        ModelCache: _cache,
+        StoreStatus: _store,
         Workload: _workload,
         Run: _run,
         Trial: _trial,

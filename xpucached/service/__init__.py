@@ -29,6 +29,7 @@ from xpucached.service.disk import DiskReporter
 from xpucached.service.evict import Evictor
 from xpucached.service.explain import Explainer
 from xpucached.service.jobs import ENDING, SAVING
+from xpucached.service.model_caches import ModelCaches
 from xpucached.service.models import ModelKeeper
 from xpucached.service.owners import answers
 from xpucached.service.prewarm import Prewarmer
@@ -62,12 +63,13 @@ class Service:
         self.surveyor = Surveyor(context)
         self.finder = StoreFinder(context)
         self.scanner = StoreScanner(context, self.finder)
-        self.models = ModelKeeper(context, self.finder, self.surveyor)
+        self.caches = ModelCaches(context)
+        self.models = ModelKeeper(context, self.finder, self.surveyor, self.caches)
         self.tracker = ActivityTracker(context, self.scanner)
         self.shifts = ShiftKeeper(context)
         self.prewarmer = Prewarmer(context, self.scanner, self.surveyor, starter, self.shifts)
         self.explainer = Explainer(context, self.finder, self.prewarmer)
-        self.trash = TrashKeeper(context, self.scanner)
+        self.trash = TrashKeeper(context, self.scanner, self.caches)
         self.replayer = Replayer(context, self.scanner, self.trash, starter)
         self.ahead = AheadPreparer(context, self.replayer, self.prewarmer.throttle)
         self.verifier = Verifier(context, self.scanner, EntryComparer(context, self.scanner, starter))
@@ -80,7 +82,7 @@ class Service:
         self.upkeep = Upkeep(context, self.surveyor, *does, self.taker)
         looks = self.models, self.surveyor, self.scanner, self.explainer, self.replayer
         self.reconciler = Reconciler(context, *looks, self.upkeep, self.ahead)
-        self.disk = DiskReporter(context, self.prewarmer, self.evictor, self.trash)
+        self.disk = DiskReporter(context, self.prewarmer, self.evictor, self.trash, self.caches)
         context.is_busy = lambda: self.busy
 
     async def recover(self) -> None:

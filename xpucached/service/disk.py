@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -11,17 +10,13 @@ from xpucached.catalog.preselect import store_subtotals
 from xpucached.domain.disk import DiskLine, DiskUse
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from xpucached.domain.names import ModelName
     from xpucached.domain.targets import Target
     from xpucached.service.context import Context
     from xpucached.service.evict import Evictor
+    from xpucached.service.model_caches import ModelCaches
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.trash import TrashKeeper
-
-_MOST: Final = 500_000
-"""Files of a model's own directories that are looked at."""
 
 _UNKNOWN: Final = "unknown"
 
@@ -29,8 +24,11 @@ _UNKNOWN: Final = "unknown"
 class DiskReporter:
     """Sums up."""
 
-    def __init__(self, context: Context, prewarmer: Prewarmer, evictor: Evictor, trash: TrashKeeper) -> None:
+    def __init__(
+        self, context: Context, prewarmer: Prewarmer, evictor: Evictor, trash: TrashKeeper, caches: ModelCaches
+    ) -> None:
         self._context = context
+        self._caches = caches
         self._prewarmer = prewarmer
         self._evictor = evictor
         self._trash = trash
@@ -60,15 +58,17 @@ class DiskReporter:
             DiskLine(driver, device, entries[driver, device], size, freed[driver, device], (driver, device) in here)
             for (driver, device), size in sorted(allocated.items(), key=lambda one: (-one[1], one[0]))
         )
-        place = self._context.settings.paths.cache / "models"
-        own = await asyncio.to_thread(
-            lambda: {one.model.name: allocated_below(place / one.model.name) for one in models}
-        )
+        caches = await self._caches.all()
+        further: Counter[ModelName] = Counter()
+        for cache in caches:
+            further[cache.model] += cache.allocated
         lines = [
-            DiskLine(name, "", one.entries, one.allocated, of_model[name], further=own[name])
+            DiskLine(name, "", one.entries, one.allocated, of_model[name], further=further.pop(name, 0))
             for one in models
             for name in (one.model.name,)
         ]
+        # What is left is of models that are gone.
+        lines += [DiskLine(name, "", 0, 0, 0, present=False, further=size) for name, size in further.items()]
         return DiskUse(
             drivers,
             tuple(sorted(lines, key=lambda one: (-one.allocated - one.further, one.name))),
@@ -76,26 +76,9 @@ class DiskReporter:
             sum(one.allocated for one in drivers),
             plan.frees,
             sum(one.trash for one in spaces),
+            sum({one.path: one.allocated for one in caches}.values()),
         )
 
 
 def _named(target: Target | None) -> tuple[str, str]:
     return (target.toolchain, target.device) if target is not None else (_UNKNOWN, _UNKNOWN)
-
-
-def allocated_below(place: Path) -> int:
-    """Return the bytes on disk of the files below a directory, of which half a million are looked at."""
-    ahead, size, left = [os.fspath(place)], 0, _MOST
-    while ahead and left > 0:
-        try:
-            with os.scandir(ahead.pop()) as found:
-                for one in found:
-                    left -= 1
-                    if one.is_dir(follow_symlinks=False):
-                        ahead.append(one.path)
-                    else:
-                        size += one.stat(follow_symlinks=False).st_blocks * 512
-        except OSError:
-            # What is gone, or cannot be looked at, is not counted.
-            continue
-    return size

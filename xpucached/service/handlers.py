@@ -24,16 +24,18 @@ from xpucached.host import product_names
 from xpucached.kinds.table import KINDS
 from xpucached.planning.usage import estimated
 from xpucached.render import metrics
-from xpucached.service import Service
+from xpucached.service import Service, model_caches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from xpucached.domain.jobs import Event, Job
     from xpucached.domain.models import ModelStatus, Run
+    from xpucached.domain.names import ModelName
     from xpucached.domain.overview import Overview
     from xpucached.domain.plans import IndexedEntry
     from xpucached.domain.queries import EntryPage
+    from xpucached.domain.stores import StoreStatus
 
     Handler = Callable[[Service, Request[object]], object]
 
@@ -60,6 +62,16 @@ async def _entries(service: Service, asked: requests.ListEntries) -> EntryPage:
 def _architectures(given: str) -> str:
     """Return architectures with commas between, for products, generations and architectures that are named so."""
     return ",".join(",".join(product_names.architectures(one)) or one.strip() for one in given.split(","))
+
+
+async def _stores(service: Service) -> tuple[StoreStatus, ...]:
+    stores, at = await service.context.read(all_stores), service.context.clock()
+    return (*stores, *(model_caches.as_store(one, at) for one in await service.caches.all()))
+
+
+async def _model(service: Service, name: ModelName) -> ModelStatus:
+    status = await service.prewarmer.status_of(name)
+    return replace(status, caches=await asyncio.to_thread(service.caches.of, status.model))
 
 
 async def _add_model(service: Service, asked: requests.AddModel) -> ModelStatus:
@@ -132,15 +144,15 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(requests.GetHello, lambda _service, _: requests.Hello(VERSION, __version__)),
         _by(requests.GetStatus, lambda service, _: service.status.get()),
         _by(requests.ListDevices, lambda service, _: service.surveyor.devices()),
-        _by(requests.ListStores, lambda service, _: service.context.read(all_stores)),
+        _by(requests.ListStores, lambda service, _: _stores(service)),
         _by(requests.ListEntries, _entries),
         _by(requests.GetEntry, lambda service, asked: _entry(service, asked.ref)),
         _by(requests.ListModels, lambda service, _: service.prewarmer.statuses()),
         _by(requests.AddModel, _add_model),
-        _by(requests.GetModel, lambda service, asked: service.prewarmer.status_of(asked.name)),
+        _by(requests.GetModel, lambda service, asked: _model(service, asked.name)),
         _by(requests.GetWhy, lambda service, asked: service.explainer.diagnose(asked.name)),
         _by(requests.GetHistory, lambda service, asked: service.explainer.history(asked.name)),
-        _by(requests.RemoveModel, lambda service, asked: service.models.remove(asked.name)),
+        _by(requests.RemoveModel, lambda service, asked: service.models.remove(asked.name, caches=bool(asked.caches))),
         _by(requests.ListRuns, _runs),
         _by(requests.PrewarmModels, _prewarm),
         _by(requests.EvictEntries, lambda service, asked: service.evictor.start(asked)),

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import pwd
-import shutil
 from typing import TYPE_CHECKING
 
 from xpucached.catalog.models import (
@@ -22,6 +21,7 @@ from xpucached.domain.host import Problem
 from xpucached.domain.models import REGISTERED, Added, Model, RemovedModel, Workload
 from xpucached.domain.secrecy import of_problem
 from xpucached.errors import Conflict, Unavailable
+from xpucached.service.context import to_its_end
 from xpucached.service.owners import foreign
 from xpucached.settings import model_files
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from xpucached.api.requests import AddModel
     from xpucached.domain.names import ModelName
     from xpucached.service.context import Context
+    from xpucached.service.model_caches import ModelCaches
     from xpucached.service.store_finder import StoreFinder
     from xpucached.service.survey import Surveyor
 
@@ -47,8 +48,9 @@ def _account() -> str:
 class ModelKeeper:
     """Keeps the catalog's models equal to those that are declared."""
 
-    def __init__(self, context: Context, finder: StoreFinder, surveyor: Surveyor) -> None:
+    def __init__(self, context: Context, finder: StoreFinder, surveyor: Surveyor, caches: ModelCaches) -> None:
         self._context = context
+        self._caches = caches
         self._finder = finder
         self._surveyor = surveyor
         self.problems: tuple[Problem, ...] = ()
@@ -74,12 +76,12 @@ class ModelKeeper:
         for model in catalog.read(all_models):
             if damaged & {model.source, os.path.dirname(model.source)}:  # noqa: PTH120 - "socket" is no path
                 wanted.setdefault(model.name, model)
-        former = {model.name for model in catalog.read(all_models)}
+        former = {model.name: model for model in catalog.read(all_models)}
         taken = catalog.write(sync_file_models, tuple(wanted.values()))
         known = {model.name: model for model in catalog.read(all_models)}
-        for name in former - known.keys():
+        for name in former.keys() - known.keys():
             # Its file is gone, which is as if it were removed.
-            self._clear(name)
+            self._caches.remove(former[name])
         clashes = [
             Problem(
                 "conflict",
@@ -122,21 +124,18 @@ class ModelKeeper:
     async def _end_outdated(self) -> frozenset[ModelName]:
         return await self._context.turns.end_outdated(await self._context.read(models_by_name))
 
-    def _clear(self, name: ModelName) -> None:
-        """Clear away what other compilers cached for a model: nobody else looks there."""
-        shutil.rmtree(self._context.settings.paths.cache / "models" / name, ignore_errors=True)
+    async def remove(self, name: ModelName, *, caches: bool = False) -> RemovedModel:
+        """Forget a model, end its run, and take away what other compilers cached for it.
 
-    async def remove(self, name: ModelName) -> RemovedModel:
-        """Forget a model, end its run, and clear away what other compilers cached for it.
-
-        Its entries stay until the policy lets them go.
+        That is what lies in a directory of ours; with ``caches`` what it named, too.  Its entries stay until the policy
+        lets them go.
         """
         model = await self._context.read(find_model, name)
         if model.source != REGISTERED:
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
         await self._context.write(remove_model, name)
         ended = name in await self._end_outdated()
-        await asyncio.to_thread(self._clear, name)
+        went = await to_its_end(self._caches.remove, model, named=caches)
         await self._surveyor.meet_drivers()
         self._context.events.post("model-removed", name, {"model": name})
-        return RemovedModel(name, ended)
+        return RemovedModel(name, ended, went, self._caches.keeps)

@@ -39,6 +39,15 @@ def further(settings: Settings, model: Model) -> Mapping[str, str]:
     return {name: text for name, text in own.items() if name not in given(settings, model)}
 
 
+def caches(settings: Settings, model: Model) -> tuple[tuple[str, Path], ...]:
+    """Return where a model's programs cache besides stores, and what names it: ``--cache``, a variable, or nothing."""
+    said, own = given(settings, model), further(settings, model)
+    named = [(name, Path(said[name])) for name in FURTHER if name in said]
+    ours = [("", Path(own[name])) for name in FURTHER if name in own]
+    watched = [("--cache", path) for path in model.workload.exercise.caches]
+    return (*watched, *((name, path) for name, path in (*named, *ours) if path.is_absolute()))
+
+
 def of_application(
     settings: Settings, model: Model | None, holds: Callable[[Path], bool] = _holds_something
 ) -> Mapping[str, str]:

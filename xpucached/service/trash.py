@@ -19,7 +19,7 @@ from xpucached.domain.stores import EntryId, StoreState
 from xpucached.domain.trash import LISTED, Drop, DropReason, Restored, TrashReport
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.host import process_table
-from xpucached.kinds.table import KINDS
+from xpucached.kinds.table import KINDS, trash_of
 from xpucached.planning.trash import plan_trash
 from xpucached.service.context import to_its_end
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from xpucached.domain.trash import Trashed
     from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
+    from xpucached.service.model_caches import ModelCaches
     from xpucached.service.scan import StoreScanner
 
 log = logging.getLogger(__name__)
@@ -48,9 +49,10 @@ _PAGES: Final = 100
 class TrashKeeper:
     """Looks after what was taken out and may come back."""
 
-    def __init__(self, context: Context, scanner: StoreScanner) -> None:
+    def __init__(self, context: Context, scanner: StoreScanner, caches: ModelCaches | None = None) -> None:
         self._context = context
         self._scanner = scanner
+        self._caches = caches
 
     async def all(self) -> tuple[Trashed, ...]:
         """Return what is in the trash of all stores, the newest first; no more than `LISTED`, if there is more."""
@@ -63,6 +65,7 @@ class TrashKeeper:
     def _items(self) -> Iterator[Trashed]:
         known = self._context.catalog.read(all_stores)
         stores = [status.id for status in known if status.state is StoreState.OK]
+        stores += [] if self._caches is None else [self._caches.store]
         # Of what is too much a part is listed: every store has its turn some time.
         random.shuffle(stores)
         return itertools.chain.from_iterable(map(_inside, stores))
@@ -90,7 +93,9 @@ class TrashKeeper:
         """
         stores = [one for one in self._context.catalog.read(all_stores) if one.state is StoreState.OK]
         opened = process_table.held(frozenset(one.store for one in stores)) if held else {}
-        return tuple(_room(one, opened.get(one.store, frozenset()), trashes) for one in stores)
+        rooms = [_room(one, opened.get(one.store, frozenset()), trashes) for one in stores]
+        ours = self._caches.disk_space() if self._caches is not None else None
+        return tuple(rooms) if ours is None else (*rooms, ours)
 
     # -- back, and away -------------------------------------------------------------------------------------------
 
@@ -135,12 +140,13 @@ class TrashKeeper:
 
     async def _restored(self, restored: Sequence[tuple[Store, Restored]]) -> TrashReport:
         context = self._context
-        if restored:
-            await self._scanner.scan_stores(frozenset(store.root for store, _ in restored))
+        stores = {store for store, _ in restored if store.kind in KINDS}
+        if stores:
+            await self._scanner.scan_stores(frozenset(store.root for store in stores))
         places = [EntryId(store, one.key) if one.key is not None else None for store, one in restored]
         back = [place for place in places if place is not None]
         try:
-            await context.write(note_restored, back, context.clock())
+            await context.write(note_restored, [one for one in back if one.store in stores], context.clock())
         except CatalogError as error:
             # They are back; only that they may go again by themselves before their time.
             log.warning("it could not be noted what was restored: %s", error.message)
@@ -217,7 +223,7 @@ class TrashKeeper:
             gone: set[tuple[Store, TrashRef]] = set()
             problems = self._context.problems
             for store, refs in _by_store(one.item for one in drops):
-                trash = KINDS[store.kind].trash
+                trash = trash_of(store.kind)
                 some = trash.discard(store, refs, problems.failed) if trash is not None else frozenset()
                 if some.issuperset(refs):
                     problems.worked(store.root)
@@ -252,14 +258,14 @@ def _apart(some: Sequence[Trashed]) -> str:
 def _restore(wanted: Sequence[Trashed]) -> list[tuple[Store, Restored]]:
     found: list[tuple[Store, Restored]] = []
     for store, refs in _by_store(wanted):
-        trash = KINDS[store.kind].trash
+        trash = trash_of(store.kind)
         found += [(store, one) for one in trash.restore(store, refs)] if trash is not None else ()
     return found
 
 
 def _inside(store: Store) -> Iterator[Trashed]:
     """Yield what is in the trash of a store, bit by bit."""
-    trash = KINDS[store.kind].trash
+    trash = trash_of(store.kind)
     some = trash.trash(store) if trash is not None else ()
     for _ in range(_PAGES):
         if trash is None or not some:

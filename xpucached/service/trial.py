@@ -20,7 +20,6 @@ from xpucached.domain.models import Outcome, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
-from xpucached.kinds.variables import FURTHER
 from xpucached.planning.device_use import device_use, fallbacks, ran_on
 from xpucached.processes.pause import RunLimits
 from xpucached.service import program_variables, recordings
@@ -79,10 +78,7 @@ class TrialRunner:
         self._cpu = CpuRunner(context, starter)
 
     def _watched(self, model: Model) -> tuple[Path, ...]:
-        settings = self._context.settings
-        named = {**program_variables.given(settings, model), **program_variables.further(settings, model)}
-        own = [Path(named[name]) for name in FURTHER if name in named and Path(named[name]).is_absolute()]
-        return (*model.workload.exercise.caches, *own)
+        return tuple(path for _, path in program_variables.caches(self._context.settings, model))
 
     async def variants(self, model: Model) -> tuple[Variant, ...] | RunResult:
         """Return the model's variants; or, if its interpreter must be asked for devices, how that failed."""

@@ -45,6 +45,7 @@ from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, Xpuc
 from xpucached.kinds import sycl
 from xpucached.messages import Json
 from xpucached.service.handlers import HANDLERS
+from xpucached.service.model_caches import as_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,7 +65,7 @@ JOB = Job(
 SAMPLES: list[tuple[object, object]] = [
     (Status, api_stub.make_status(jobs=(JOB,))),
     (Host, api_stub.make_host()),
-    (tuple[StoreStatus, ...], (api_stub.make_store(),)),
+    (tuple[StoreStatus, ...], (api_stub.make_store(), as_store(api_stub.CACHES[1], api_stub.NOW))),
     (EntryPage, EntryPage((api_stub.make_entry(1), api_stub.make_defective()), 9, 4096, "2")),
     (IndexedEntry, api_stub.make_defective()),
     (tuple[ModelStatus, ...], (api_stub.make_model(),)),
@@ -142,6 +143,7 @@ REQUESTS: list[Request[object]] = [
         ),
     ),
     requests.RemoveModel(name=ModelName("x")),
+    requests.RemoveModel(name=ModelName("x"), caches=True),
     requests.ListRuns(model=ModelName("x"), limit=3),
     requests.PrewarmModels(models=(ModelName("a"), ModelName("b")), force=True),
     requests.PrewarmModels(all=True),

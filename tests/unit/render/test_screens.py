@@ -19,7 +19,7 @@ from tests.support import api_stub, histories, screens
 from xpucached.domain import checks
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState, Progress
-from xpucached.domain.models import ModelStatus, Outcome, Warmth
+from xpucached.domain.models import ModelStatus, Outcome, RemovedModel, Warmth
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.queries import EntryPage
@@ -30,6 +30,7 @@ from xpucached.planning.verdict import verdict
 from xpucached.printing import plain
 from xpucached.render import (
     bundles,
+    caches,
     diagnosis,
     disk,
     entries,
@@ -47,9 +48,12 @@ from xpucached.render import (
     users,
 )
 from xpucached.render.text import TextStyle
+from xpucached.service.model_caches import as_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from xpucached.domain.stores import ModelCache, StoreStatus
 
 SCREENS: Final = Path(__file__).with_name("screens")
 NOW: Final = api_stub.NOW + timedelta(days=3)
@@ -184,16 +188,31 @@ def once(written: Callable[[TextStyle], str]) -> Callable[[int, TextStyle], str]
     return lambda count, style: written(style) if count == 1 else ""
 
 
+def stores_of(count: int) -> tuple[StoreStatus, ...]:
+    """Return so many stores; where there are several, directories of models, too."""
+    others = tuple(as_store(one, NOW) for one in api_stub.CACHES)
+    return (api_stub.make_store(),) * count + others * (count > 1)
+
+
+def removal(caches: Sequence[ModelCache], *, trashed: bool) -> RemovedModel:
+    """Return what became of a model with these."""
+    stays = ("", "--cache names it", "net uses it, too", "python3 (process 4711) uses it")
+    went = tuple(replace(one, stays=why) for one, why in zip(caches, stays, strict=True))
+    return RemovedModel(ModelName("net"), ended=not trashed, caches=went, trashed=trashed)
+
+
 SHOWN: Final[dict[str, Callable[[int, TextStyle], str]]] = {
     "status": status_of,
     "model-list": lambda count, style: models.models(several(count), style),
-    "model-show": lambda count, style: "\n\n".join(models.model(one, style) for one in several(count)[:1]),
+    "model-show": lambda count, style: "\n\n".join(
+        models.model(replace(one, caches=api_stub.CACHES[:2]), style) for one in several(count)[:1]
+    ),
     "runs": lambda count, style: models.runs([one.run for one in several(count) if one.run], style),
     "ls": entries_of,
     "show": lambda count, style: "\n\n".join(
         entries.entry(api_stub.make_entry(one), style) for one in range(count)[:1]
     ),
-    "stores": lambda count, style: entries.stores((api_stub.make_store(),) * min(count, 3), style),
+    "stores": lambda count, style: entries.stores(stores_of(min(count, 3)), style),
     "df": lambda count, style: disk.disk(api_stub.make_disk(several(count)), style) if count else "",
     "devices": lambda count, style: host.devices(api_stub.make_host(), style) if count == 1 else "",
     "why": lambda count, style: diagnosis.why(api_stub.make_diagnosis(), style) if count == 1 else "",
@@ -202,6 +221,11 @@ SHOWN: Final[dict[str, Callable[[int, TextStyle], str]]] = {
     "prewarm": prewarmed,
     "host": host_of,
     "events": events_of,
+    "model-remove": once(
+        lambda style: "\n\n".join(
+            caches.removed(removal(api_stub.CACHES, trashed=trashed), style) for trashed in (True, False)
+        )
+    ),
     "model-history": once(lambda style: diagnosis.history((api_stub.make_baseline(),), style)),
     "verify": once(lambda style: trash.verification(api_stub.make_verification(), style)),
     "trash-restore": once(

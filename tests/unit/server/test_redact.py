@@ -20,6 +20,7 @@ from xpucached.domain.secrecy import HIDDEN
 from xpucached.domain.workloads import RunSpec
 from xpucached.server import routes
 from xpucached.server.redact import redact, redact_environment, redact_settings
+from xpucached.service.model_caches import as_store
 
 SECRET = "geheim"  # noqa: S105 - what must not be seen
 JOB = Job(JobId("3"), "evict", JobState.DONE, api_stub.NOW)
@@ -111,6 +112,14 @@ def test_a_finding_is_shown_whose_sentence_is_ours(cause: Cause, message: str) -
 def test_places_of_libraries_are_not_shown() -> None:
     shown = redact(Libraries((), (Path("/secret/a"),), (Path("/secret/b"), Path("/secret/c"))))
     assert shown == Libraries((), (Path(HIDDEN),), (Path(HIDDEN),) * 2)
+
+
+def test_where_a_variable_of_a_model_leads_is_not_shown() -> None:
+    ours, named, led, _ = api_stub.CACHES
+    shown = redact(tuple(as_store(one, api_stub.NOW) for one in (ours, named, led)))
+    assert isinstance(shown, tuple)
+    assert [one.store for one in shown] == [one.cache.path for one in shown] == [ours.path, named.path, Path(HIDDEN)]
+    assert [(one.notes, one.cache.note) for one in shown] == [((), ""), *[((), HIDDEN)] * 2]
 
 
 def test_a_status_does_not_repeat_a_problem_that_it_hides() -> None:

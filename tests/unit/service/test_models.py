@@ -23,7 +23,7 @@ from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import RunSpec
 from xpucached.errors import Conflict
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, disk
+from xpucached.service import Service
 from xpucached.service.context import Context
 from xpucached.settings import loading
 
@@ -85,9 +85,9 @@ def test_the_same_thing_twice_is_no_error_and_another_one_is(tmp_path: Path) -> 
         own = config.paths.cache / "models" / plain.name / "inductor"
         own.mkdir(parents=True)
         (own / "kernel.so").write_bytes(b"x" * 5000)
-        assert disk.allocated_below(own.parent) >= 5000
-        asyncio.run(models.remove(plain.name))
-        assert (own.parent.exists(), disk.allocated_below(own.parent)) == (False, 0)
+        (went,) = asyncio.run(models.remove(plain.name)).caches
+        assert (own.parent.exists(), went.path, went.files, went.stays) == (False, own.parent, 1, "")
+        assert went.allocated >= 5000
         asyncio.run(models.load())
         assert known() == [(str(file), *COMMANDS[0])]
         assert add(plain) == add(replace(plain, replace=True)) == add(replace(plain, if_changed=True)) == "already-so"

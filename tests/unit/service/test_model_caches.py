@@ -1,0 +1,228 @@
+"""Directories of models where other compilers cache: what they hold is told, and no more than they go with a model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support import catalogs
+from xpucached.api.requests import AddModel, GetModel, ListStores
+from xpucached.domain.models import RemovedModel
+from xpucached.domain.names import ModelName
+from xpucached.domain.stores import ModelCache, StoreState
+from xpucached.domain.workloads import RunSpec
+from xpucached.processes.supervised import ProcessStarter
+from xpucached.service import Service
+from xpucached.service.context import Context
+from xpucached.service.handlers import Handlers
+from xpucached.settings import loading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME: Final = ModelName("net")
+
+
+class Owner:
+    """A service, and who registers models with it and asks what becomes of their directories."""
+
+    def __init__(self, context: Context, home: Path) -> None:
+        self.service = Service(context, ProcessStarter({}, "test"))
+        self.context = context
+        self.home = home
+        self.models = home / ".cache" / "xpucached" / "models"
+
+    def add(self, name: str, *caches: Path, directory: Path = Path("/"), **variables: str) -> None:
+        spec = RunSpec(caches=caches)
+        request = AddModel(
+            name=ModelName(name), command=("/bin/true",), directory=directory, exercise=spec, variables=variables
+        )
+        asyncio.run(self.service.models.add(request))
+
+    def remove(self, name: str, *, caches: bool = False) -> dict[str, str]:
+        """Give what became of each directory, by its name: why it stays, or nothing."""
+        answer = asyncio.run(self.service.models.remove(ModelName(name), caches=caches))
+        assert isinstance(answer, RemovedModel)
+        return {one.path.name: one.stays for one in answer.caches}
+
+    def told(self) -> dict[str, ModelCache]:
+        """Give what is told of each directory among the stores."""
+        answer = asyncio.run(Handlers(self.service).answer(ListStores()))
+        assert isinstance(answer, tuple)
+        return {one.cache.path.name: one.cache for one in answer if one.cache is not None}
+
+    def restore(self) -> list[str]:
+        """Bring back all that is in the trash; give what is said of each."""
+        items = asyncio.run(self.service.trash.all())
+
+        async def bring() -> list[str]:
+            report = await self.service.trash.restoring([one.ref for one in items])(_Handle())  # type: ignore[arg-type]
+            return [one.detail for one in report.restored]
+
+        return asyncio.run(bring())
+
+
+class _Handle:
+    def progress(self, *_: object) -> None:
+        """Tell nobody."""
+
+
+def fill(place: Path, files: int = 1) -> Path:
+    place.mkdir(parents=True)
+    for number in range(files):
+        (place / f"{number}.so").write_bytes(b"x" * 5000)
+    return place
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    config = loading.load(None, user=True, environ={"HOME": str(home), "XDG_RUNTIME_DIR": str(tmp_path)})
+    config.paths.state.mkdir(parents=True)
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        yield Owner(Context(config, catalog, {}), home)
+
+
+def test_each_directory_is_told_of_with_whose_it_is(owner: Owner) -> None:
+    named, led = fill(owner.home / "named", 2), fill(owner.home / "led", 3)
+    owner.add(NAME, named, owner.home / "missing", TRITON_CACHE_DIR=str(led))
+    owner.add("other")
+    fill(owner.models / NAME / "inductor", 4)
+    fill(owner.models / "former" / "triton")
+    told = owner.told()
+    assert {name: (one.model, one.named, one.files, one.ours, one.registered) for name, one in told.items()} == {
+        "named": (NAME, "--cache", 2, False, True),
+        "missing": (NAME, "--cache", 0, False, True),
+        "led": (NAME, "TRITON_CACHE_DIR", 3, False, True),
+        "net": (NAME, "", 4, True, True),
+        "former": ("former", "", 1, True, False),
+    }
+    assert (told["missing"].state, told["net"].state) == (StoreState.MISSING, StoreState.OK)
+    assert told["net"].allocated >= 4 * 5000
+    assert told["net"].used is not None
+    status = asyncio.run(Handlers(owner.service).answer(GetModel(name=NAME)))
+    assert {one.path.name for one in status.caches} == {"named", "missing", "led", "net"}  # type: ignore[attr-defined]
+    disk = asyncio.run(owner.service.disk.usage())
+    of = {one.name: (one.further, one.present) for one in disk.models}
+    assert of["former"] == (told["former"].allocated, False)
+    assert of[NAME] == (sum(told[name].allocated for name in ("named", "led", "net")), True)
+    assert disk.further == sum(one.allocated for one in told.values())
+
+
+def test_what_is_ours_goes_into_the_trash_and_comes_back(owner: Owner) -> None:
+    named, own = fill(owner.home / "named"), fill(owner.models / NAME / "inductor")
+    owner.add(NAME, named)
+    assert owner.remove(NAME) == {"named": "--cache names it", "net": ""}
+    assert (named.exists(), own.exists()) == (True, False)
+    (item,) = asyncio.run(owner.service.trash.all())
+    assert (item.key, item.detail, item.whole) == ("net", "net was removed", True)
+    assert item.allocated >= 5000
+    assert owner.restore() == [""]
+    assert [path.name for path in own.iterdir()] == ["0.so"]
+    assert asyncio.run(owner.service.trash.all()) == ()
+
+
+def test_what_was_named_goes_too_where_that_is_asked_for_and_comes_back(owner: Owner) -> None:
+    named = fill(owner.home / "named")
+    (owner.home / "link").symlink_to(owner.home)
+    owner.add(NAME, owner.home / "link" / "named")
+    assert owner.remove(NAME, caches=True) == {"named": ""}
+    assert not named.exists()
+    assert (owner.home / "link").is_symlink()
+    # Where something else is by now, it waits.
+    fill(named)
+    (said,) = owner.restore()
+    assert "something is in its place" in said
+    assert len(asyncio.run(owner.service.trash.all())) == 1
+    (named / "0.so").unlink()
+    assert owner.restore() == [""]
+    assert (named / "0.so").stat().st_size == 5000
+
+
+def test_what_another_model_uses_stays(owner: Owner) -> None:
+    """Be it the same, above, or below: and a model's own, if another one names it."""
+    above = fill(owner.home / "above")
+    fill(above / "below")
+    fill(owner.models / NAME / "triton")
+    owner.add(NAME, above)
+    owner.add("other", above / "below", owner.models / NAME / "triton")
+    assert owner.told()["net"].shared == ("other",)
+    assert owner.remove(NAME, caches=True) == dict.fromkeys(("above", "net"), "other uses it, too")
+    # Nor does it go with that other one, whose it never was.
+    said = owner.remove("other", caches=True)
+    assert said["below"] == ""
+    assert "is a part of" in said["triton"]
+    assert (above.exists(), (owner.models / NAME / "triton" / "0.so").exists()) == (True, True)
+
+
+@pytest.mark.parametrize("what", ["home", "directory", "above", "own", "file"])
+def test_what_holds_more_than_a_cache_stays_though_it_was_named(owner: Owner, what: str) -> None:
+    project = fill(owner.home / "project")
+    (owner.home / "file").write_text("")
+    places = {
+        "home": owner.home,
+        "directory": project,
+        "above": owner.home.parent,
+        "own": owner.models.parent,
+        "file": owner.home / "file",
+    }
+    owner.add(NAME, places[what], directory=project)
+    (said,) = owner.remove(NAME, caches=True).values()
+    assert said
+    assert (project / "0.so").exists()
+    assert (owner.home / "file").exists()
+    assert asyncio.run(owner.service.trash.all()) == ()
+
+
+def test_a_link_in_the_place_of_ours_leads_to_nothing_that_goes(owner: Owner) -> None:
+    elsewhere = fill(owner.home / "elsewhere")
+    owner.models.mkdir(parents=True)
+    (owner.models / NAME).symlink_to(elsewhere)
+    owner.add(NAME)
+    (said,) = owner.remove(NAME).values()
+    assert said
+    assert (elsewhere / "0.so").exists()
+
+
+@pytest.mark.flow
+def test_what_a_program_uses_stays_until_it_ends(owner: Owner) -> None:
+    own = fill(owner.models / NAME / "triton")
+    owner.add(NAME)
+    words = f"import sys; held = open({str(own / '0.so')!r}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        (said,) = owner.remove(NAME).values()
+        assert f"(process {program.pid}) uses it" in said
+        assert own.exists()
+        program.communicate()
+    assert not owner.told()["net"].registered
+
+
+def test_without_a_trash_it_is_gone(owner: Owner) -> None:
+    settings = owner.context.settings
+    owner.context.settings = replace(settings, policy=replace(settings.policy, trash_keep=0.0))
+    own = fill(owner.models / NAME / "triton")
+    owner.add(NAME)
+    assert owner.remove(NAME) == {"net": ""}
+    assert list(owner.models.iterdir()) == []
+    assert not own.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_holds_files_of_others_stays(owner: Owner) -> None:
+    own = fill(owner.models / NAME / "triton")
+    os.chown(own / "0.so", 12345, -1)
+    owner.add(NAME)
+    (said,) = owner.remove(NAME).values()
+    assert "user 12345" in said
+    assert own.exists()

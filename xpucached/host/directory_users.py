@@ -1,0 +1,54 @@
+"""Observe: which programs use a directory now; reads /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xpucached.host import process_times
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+_LONGEST: Final = 8 << 20
+"""Bytes of a list of what a process has mapped."""
+
+
+def users(places: Collection[Path]) -> Mapping[Path, str]:
+    """Return those of these directories that a program uses, and which: it works there, or has something below open.
+
+    What it has mapped counts, too.  Our own process and those that we may not look into are left out.
+    """
+    found: dict[Path, str] = {}
+    prefixes = {place: os.fsencode(place) + b"/" for place in places}
+    for pid in process_times.pids() if places else ():
+        if pid == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            for used in _used(f"/proc/{pid}"):
+                for place, prefix in prefixes.items():
+                    if place not in found and (used + b"/").startswith(prefix):
+                        found[place] = f"{_name(pid)} (process {pid})"
+    return found
+
+
+def _used(process: str) -> Iterator[bytes]:
+    """Yield the paths of what a process uses.  Raises OSError."""
+    yield os.fsencode(os.readlink(f"{process}/cwd"))  # noqa: PTH115 - of many processes
+    with contextlib.suppress(OSError), os.scandir(f"{process}/fd") as numbers:
+        for number in numbers:
+            with contextlib.suppress(OSError):
+                yield os.fsencode(os.readlink(number.path))  # noqa: PTH115 - many of them
+    with open(f"{process}/maps", "rb") as maps:  # noqa: PTH123 - of many processes
+        for line in maps.read(_LONGEST).splitlines():
+            fields = line.split(None, 5)
+            if len(fields) > 5 and fields[5].startswith(b"/"):  # noqa: PLR2004 - the sixth is the path
+                yield fields[5]
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    return "a program"

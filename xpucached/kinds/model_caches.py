@@ -1,0 +1,163 @@
+"""Observe and act: directories where compilers cache that are no kind of ours: counted, taken out whole, and put back.
+
+What lies in them is never read, and no link is followed.  One goes in one step, into a trash in our own directory: so
+it can come back, and what lies on another file system stays where it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from xpucached.domain.names import EntryKey, KindName, TrashRef
+from xpucached.domain.stores import Entry, EntryId, Store, StoreState
+from xpucached.domain.trash import Restored, TrashLabel
+from xpucached.kinds import folders, fs
+from xpucached.kinds.removal import GONE
+from xpucached.kinds.trash import FOLDER, LEAF, TrashFolder
+
+KIND: Final = KindName("other")
+"""What stands where a store has its kind."""
+
+_MOST: Final = 500_000
+"""Files of one directory that are counted …"""
+_LONGEST: Final = 10.0
+"""… in so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a look at one directory met."""
+
+    state: StoreState
+    owner: int | None = None
+    files: int = 0
+    allocated: int = 0  #: bytes on disk
+    used: datetime | None = None  #: when any of its files was last read or written, as far as the file system says
+    note: str = ""  #: why there may be more; empty: all of it was counted
+
+
+def measure(path: Path) -> Measured:
+    """Count what a directory holds.  Raises nothing for what it meets."""
+    try:
+        with fs.folder(os.fspath(path)) as descriptor:
+            there = os.fstat(descriptor)
+    except FileNotFoundError:
+        return Measured(StoreState.MISSING)
+    except NotADirectoryError:
+        return Measured(StoreState.NOT_A_DIRECTORY)
+    except (OSError, ValueError) as error:
+        return Measured(StoreState.UNREADABLE, note=getattr(error, "strerror", None) or str(error))
+    ahead, files, allocated, newest, notes = [os.fspath(path)], 0, 0, 0, set[str]()
+    until = time.monotonic() + _LONGEST
+    while ahead and files < _MOST and time.monotonic() < until:
+        try:
+            with os.scandir(ahead.pop()) as found:
+                for one in found:
+                    status = one.stat(follow_symlinks=False)
+                    if not stat.S_ISDIR(status.st_mode):
+                        files += 1
+                        allocated += status.st_blocks * 512 // max(1, status.st_nlink)
+                        newest = max(newest, status.st_mtime_ns, status.st_atime_ns)
+                    elif status.st_dev == there.st_dev:
+                        ahead.append(one.path)
+                    else:
+                        notes.add("what is mounted below it is not counted")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            notes.add(f"not all of it can be read ({error.strerror})")
+    if ahead:
+        notes.add("it holds more than was counted")
+    used = datetime.fromtimestamp(newest / 1e9, UTC) if newest else None
+    return Measured(StoreState.OK, there.st_uid, files, allocated, used, "; ".join(sorted(notes)))
+
+
+def _is_place(names: list[str]) -> bool:
+    """Return whether a key is a name in our own directory, or the path of another one that is none of the root's."""
+    outside = names[0] == ""
+    path = names[1:] if outside else names
+    deep = len(path) > 1 if outside else len(path) == 1
+    return deep and all(name not in {"", ".", ".."} and "\0" not in name for name in path)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trash(TrashFolder):
+    """The trash of these directories: some of what it holds lay elsewhere."""
+
+    def _restore(self, home: int, name: str, device: int, root: int, ref: TrashRef) -> Restored:
+        with ExitStack() as stack:
+            trash = stack.enter_context(fs.directory_in(home, name, device))
+            item = stack.enter_context(fs.directory_in(trash, ref, device))
+            try:
+                label = self._label(item)
+                place = stack.enter_context(fs.directory_in(item, LEAF, device))
+            except (FileNotFoundError, ValueError):
+                return Restored(ref, None, "its label is damaged")
+            here = stack.enter_context(fs.root_to_change(label.leaf))[0] if label.leaf else root
+            try:
+                # Over an empty directory it goes, over no other.
+                os.rename(label.slot, label.slot, src_dir_fd=place, dst_dir_fd=here)
+            except OSError as error:
+                if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                    return Restored(ref, None, f"something is in its place ({label.key}): move that away first")
+                raise
+            self.drop(trash, ref, device)
+            return Restored(ref, label.key)
+
+
+TRASH: Final = _Trash(".xpucached.trash", (FOLDER,), _is_place, lambda _name: True)
+
+
+def key_of(root: Path, path: Path) -> EntryKey:
+    """Return what a directory is called: its name in our own, or its whole path."""
+    return EntryKey(path.name if path.parent == root else os.fspath(path))
+
+
+def take(root: Path, path: Path, note: TrashLabel | None) -> None:
+    """Take a directory out, with all that is in it: into the trash below ``root``, or without a note for good.
+
+    ``path`` is absolute, with all links resolved.  Raises OSError that says why it stays: it is a link or somebody
+    else's, holds something of another user or file system, or too much.
+    """
+    entry = EntryId(Store(KIND, root), key_of(root, path))
+    if not _is_place(entry.key.split("/")) or not _is_text(path):
+        raise OSError(errno.EINVAL, "a directory of that name is none of a model's")
+    root.mkdir(0o700, parents=True, exist_ok=True)
+    with fs.root_to_change(os.fspath(path.parent)) as (parent, status):
+        with fs.directory_in(parent, path.name, status.st_dev) as directory:
+            its = os.fstat(directory)
+            for _, name, found in folders.walk(directory, status.st_dev):
+                if found.st_uid != os.geteuid():
+                    raise OSError(errno.EPERM, f"it holds what is user {found.st_uid}'s", name)
+            if its.st_uid != os.geteuid():
+                raise OSError(errno.EPERM, f"it is user {its.st_uid}'s")
+        if note is None:
+            os.rename(path.name, path.name + GONE, src_dir_fd=parent, dst_dir_fd=parent)
+            folders.remove(parent, path.name + GONE, status.st_dev)
+            return
+        blank = Entry(entry, "", 0, 0, note.at, None)
+        with TRASH.home(root) as (home, name, device):
+            try:
+                taken = TRASH.take(home, name, device, parent, blank, note, {FOLDER: its})
+            except OSError as error:
+                if error.errno == errno.EXDEV:
+                    raise OSError(errno.EXDEV, "the trash lies on another file system") from error
+                raise
+            if not taken:
+                raise OSError(errno.ENOSPC, "there is no room for it in the trash")
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        os.fspath(path).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

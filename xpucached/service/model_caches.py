@@ -1,0 +1,213 @@
+"""Directories of models, where compilers cache that are no kind of ours: counted, and removed with their model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from xpucached import deadlines
+from xpucached.catalog.models import all_models
+from xpucached.catalog.stores import all_stores
+from xpucached.domain.names import ModelName
+from xpucached.domain.plans import DiskSpace, EvictReason
+from xpucached.domain.stores import EntryId, ModelCache, Store, StoreOrigin, StoreState, StoreStatus
+from xpucached.domain.trash import TrashLabel
+from xpucached.host import directory_users
+from xpucached.kinds import model_caches
+from xpucached.kinds.model_caches import KIND, TRASH, Measured, measure
+from xpucached.service import program_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from xpucached.domain.models import Model
+    from xpucached.service.context import Context
+
+_PATIENCE: Final = 30.0
+"""Seconds that it may take to count what one directory holds."""
+
+
+class ModelCaches:
+    """Counts them, and takes them out.  Its methods block, but for `all`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @property
+    def store(self) -> Store:
+        """Where our own lie, one for each model; what was taken out is in its trash."""
+        return Store(KIND, Path(os.path.realpath(self._context.settings.paths.cache / "models")))
+
+    async def all(self) -> tuple[ModelCache, ...]:
+        """Return the directories of all models, and ours of models that are gone."""
+        return await asyncio.to_thread(self._all)
+
+    def _all(self) -> tuple[ModelCache, ...]:
+        models = self._context.catalog.read(all_models)
+        names = {model.name for model in models}
+        sharing = self._sharing(models)
+        gone = [self._own(name, sharing, registered=False) for name in self._folders() if name not in names]
+        return (*(one for model in models for one in self._of(model, sharing)), *gone)
+
+    def of(self, model: Model) -> tuple[ModelCache, ...]:
+        """Return the directories of one model: ours if it is there, and those that are named."""
+        return self._of(model, self._sharing(self._context.catalog.read(all_models)))
+
+    def _of(self, model: Model, sharing: _Sharing) -> tuple[ModelCache, ...]:
+        own = self.store.root / model.name
+        found = [self._own(model.name, sharing)] if os.path.lexists(own) else []
+        for name, path in dict.fromkeys(program_variables.caches(self._context.settings, model)):
+            real = _real(path)
+            if name and own not in (real, *real.parents) and real not in (one.path for one in found):
+                found.append(self._measured(model.name, real, name, sharing.others(model.name, real)))
+        return tuple(found)
+
+    def _own(self, name: str, sharing: _Sharing, *, registered: bool = True) -> ModelCache:
+        model, path = ModelName(name), self.store.root / name
+        return replace(self._measured(model, path, "", sharing.others(model, path)), registered=registered)
+
+    def _folders(self) -> Sequence[str]:
+        """Return the names of the directories where ours lie."""
+        try:
+            with os.scandir(self.store.root) as found:
+                return sorted(one.name for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != ".")
+        except OSError:
+            return ()
+
+    def _measured(self, model: ModelName, path: Path, named: str, shared: tuple[ModelName, ...]) -> ModelCache:
+        try:
+            found = deadlines.ask(path, lambda: measure(path), _PATIENCE)
+        except TimeoutError as error:
+            found = Measured(StoreState.UNREADABLE, note=error.strerror or "")
+        ref = EntryId(self.store, model_caches.key_of(self.store.root, path)).ref
+        counted = found.state, found.owner, found.files, found.allocated, found.used, found.note
+        return ModelCache(model, path, named, ref, *counted, shared=shared)
+
+    def _sharing(self, models: Iterable[Model]) -> _Sharing:
+        named: defaultdict[Path, set[ModelName]] = defaultdict(set)
+        for model in models:
+            for name, path in program_variables.caches(self._context.settings, model):
+                if name:
+                    named[_real(path)].add(model.name)
+        return _Sharing(named)
+
+    # -- out, and into the trash --------------------------------------------------------------------------------------
+
+    def remove(self, model: Model, *, named: bool = False) -> tuple[ModelCache, ...]:
+        """Take the directories of a model out that was removed; those that others name or use stay, with the reason.
+
+        ``named`` says that those go, too, which are not ours and no other model uses.
+        """
+        some = self.of(model)
+        in_use = directory_users.users({one.path for one in some})
+        return tuple(replace(one, stays=self._remove(one, model, in_use, named=named)) for one in some)
+
+    def _remove(self, one: ModelCache, model: Model, in_use: Mapping[Path, str], *, named: bool) -> str:
+        if one.state is StoreState.MISSING:
+            return "it is not there"
+        if one.state is not StoreState.OK:
+            return one.note or f"it is {one.state}"
+        if one.shared:
+            return f"{', '.join(one.shared[:_NAMED])}{' …' if len(one.shared) > _NAMED else ''} uses it, too"
+        if one.named and not named:
+            return f"{one.named} names it"
+        if one.path in in_use:
+            return f"{in_use[one.path]} uses it"
+        if one.named and (what := self._held_by(one.path, model)):
+            return what
+        detail = f"{model.name} was removed"
+        note = TrashLabel(self._context.clock(), EvictReason.ASKED, detail) if self.keeps else None
+        try:
+            model_caches.take(self.store.root, one.path, note)
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what is taken out goes into the trash."""
+        return self._context.settings.policy.trash_keep > 0
+
+    def _held_by(self, path: Path, removed: Model) -> str:
+        """Return why a directory that somebody named is none that could go as a whole; empty if it could."""
+        paths, catalog = self._context.settings.paths, self._context.catalog
+        ours = (paths.cache, paths.state, paths.models, *(one.store for one in catalog.read(all_stores)))
+        models = (removed, *catalog.read(all_models))
+        others = (
+            Path.home(),
+            *(one for model in models for one in (model.workload.directory, Path(model.workload.program))),
+        )
+        for place in (*ours, *others):
+            real = _real(place)
+            if path in (real, *real.parents):
+                return f"more than a cache lies there: {place}"
+            if place in ours and real in path.parents:
+                return f"it is a part of {place}"
+        return ""
+
+    # -- how it looks elsewhere ---------------------------------------------------------------------------------------
+
+    def disk_space(self) -> DiskSpace | None:
+        """Tell how much room there is where ours lie, and what the trash there takes; None if there are none."""
+        store = self.store
+        try:
+            there, room = store.root.stat(), os.statvfs(store.root)
+        except OSError:
+            return None
+        free = room.f_bavail * room.f_frsize
+        times = not room.f_flag & os.ST_NOATIME
+        return DiskSpace(store, there.st_uid, there.st_dev, free, TRASH.trash_size(store), keeps_access_times=times)
+
+
+_NAMED: Final = 5
+"""Of models that share a directory so many are named."""
+
+
+class _Sharing:
+    """Which models named which directories."""
+
+    def __init__(self, named: Mapping[Path, set[ModelName]]) -> None:
+        self._at = named
+        self._below: defaultdict[Path, set[ModelName]] = defaultdict(set)
+        for path, models in named.items():
+            for above in path.parents:
+                self._below[above] |= models
+
+    def others(self, model: ModelName, path: Path) -> tuple[ModelName, ...]:
+        """Return the other models that named a directory, or something above or below it."""
+        found = self._below.get(path, set[ModelName]()).union(*(self._at.get(one, ()) for one in (path, *path.parents)))
+        return tuple(sorted(found - {model}))
+
+
+def _real(path: Path) -> Path:
+    try:
+        return deadlines.ask(path, lambda: Path(os.path.realpath(path)))
+    except (OSError, ValueError):
+        return Path(os.path.abspath(path))  # noqa: PTH100 - a text, and nothing is asked
+
+
+def as_store(one: ModelCache, at: datetime) -> StoreStatus:
+    """Return a directory as it stands beside stores."""
+    return StoreStatus(
+        KIND,
+        one.path,
+        StoreOrigin.CONFIGURED if one.named else StoreOrigin.MANAGED,
+        f"model {one.model}{f', {one.named}' if one.named else ''}",
+        one.state,
+        one.owner,
+        0,
+        0,
+        0,
+        one.allocated,
+        one.allocated,
+        0,
+        at,
+        (one.note,) if one.note else (),
+        cache=one,
+    )
