@@ -26,6 +26,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from tests import REPOSITORY
 from tests.kinds.test_sycl_damage import look
 from tests.support import catalogs
 from tests.support.builders import sycl_target
@@ -602,6 +603,43 @@ def test_maps_of_a_process_tree_are_read_in_turns(monkeypatch: pytest.MonkeyPatc
         for turn in range(1, 4):
             maps.look(pids, now=True)
             assert set(maps._sizes) == set(pids[:turn])
+
+
+FAMILY: Final = """
+import os, sys, threading
+from xpucached.libexec import process_tree
+gone, stays = os.pipe()
+def fork(work):
+    if os.fork() == 0:
+        os.closerange(stays, stays + 1)
+        work()
+        os.read(gone, 1)
+        os._exit(0)
+def two():
+    fork(lambda: None)
+def by_a_thread():
+    thread = threading.Thread(target=fork, args=(two,))
+    thread.start()
+    thread.join()
+fork(os.setsid)
+fork(by_a_thread)
+while len(process_tree.process_tree()) < 4:
+    pass
+asked, listdir = [], os.listdir
+os.listdir = lambda path: asked.append(path) or listdir(path)
+print(sorted(process_tree.descendants()) == sorted(process_tree.process_tree()), asked.count("/proc"))
+os.path.exists = lambda path: False
+print(sorted(process_tree.descendants()) == sorted(process_tree.process_tree()), asked.count("/proc"))
+"""
+
+
+def test_a_process_tree_is_followed_without_a_look_at_the_rest_of_the_host() -> None:
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        pytest.skip("this kernel does not list the children of a process")
+    words = [sys.executable, "-c", FAMILY]
+    said = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    # The last without such lists.
+    assert said.splitlines() == ["True 1", "True 3"]
 
 
 def test_the_temporary_directory_is_looked_at_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,15 +121,16 @@ class Daemon:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds."""
-        end = time.monotonic() + PATIENCE
-        while (asked := time.monotonic()) < end:
+        began = time.monotonic()
+        while (asked := time.monotonic()) < began + PATIENCE:
             if self.process is not None and self.process.poll() is not None:
                 raise AssertionError(f"the daemon ended: {self.log.read_text()}")
             with contextlib.suppress(LookupError, TypeError):
                 if holds():
                     return
-            # Each question takes the time of what is waited for: a tenth of it at most.
-            time.sleep(min(max(9 * (time.monotonic() - asked), 0.01), LONGEST_NAP))
+            # Each question takes the time of what is waited for: a twentieth at most, and less the longer it takes.
+            now = time.monotonic()
+            time.sleep(min(max(19 * (now - asked), (now - began) / 5, 0.01), LONGEST_NAP))
         raise AssertionError(f"waited in vain: {self.log.read_text()}")
 
     @property

@@ -249,15 +249,15 @@ class Machine:
         self, holds: Callable[[], object], what: str | Callable[[], str] = "", patience: float = PATIENCE
     ) -> None:
         """Wait until something holds."""
-        end = time.monotonic() + patience
-        asked = time.monotonic()
+        began = asked = time.monotonic()
         while not holds():
-            if time.monotonic() > end:
+            if time.monotonic() > began + patience:
                 told = self.journal("-n", "60", "-o", "short-monotonic") if self._leader else self.console()
                 wanted = what if isinstance(what, str) else what()
                 raise MachineError(f"waited in vain{f' for {wanted}' if wanted else ''}:\n{told}")
-            # Each question takes the time of what is waited for: a tenth of it at most, so long as naps last.
-            time.sleep(min(max(9 * (time.monotonic() - asked), 0.1), LONGEST_NAP))
+            # Each question takes the time of what is waited for: a twentieth of it at most, so long as naps last.
+            now = time.monotonic()
+            time.sleep(min(max(19 * (now - asked), (now - began) / 5, 0.1), LONGEST_NAP))
             asked = time.monotonic()
 
     # -- the project --------------------------------------------------------------------------------------------------

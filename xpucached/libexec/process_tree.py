@@ -200,6 +200,26 @@ def _written(scratch: str) -> int | None:
     return size
 
 
+def descendants() -> list[int]:
+    """Return all descendants of this process as the kernel lists them: who is just being ended hides others.
+
+    That takes the time of these processes; `process_tree` takes that of all processes of the host.
+    """
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110 - without pathlib it starts faster
+        return process_tree()
+    found: list[int] = []
+    ahead = [os.getpid()]
+    while ahead:
+        pid = ahead.pop()
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123 - many of them
+                    mine = [int(child) for child in file.read().split()]
+                    found += mine
+                    ahead += mine
+    return found
+
+
 def process_tree() -> list[int]:
     """Return all living descendants of this process."""
     children: dict[int, list[int]] = {}
