@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -45,7 +46,10 @@ _LONGEST: Final = 1000
 """Characters of one text in a fingerprint."""
 
 _LARGEST_FILE: Final = 32 << 20
+_LARGEST_TOGETHER: Final = 64 << 20
 _MOST_HOSTS: Final = 10_000
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,254})?")
+"""A name that can be given to other programs: what begins with a dash would be an option to them."""
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -71,16 +75,19 @@ def diff(order: DiffFleet, progress: Progress) -> FleetReport:
     """Compare hosts; see `DiffFleet`.  Raises `NotFound` and `RequestError`."""
     hosts: list[tuple[FleetHost, str]] = []
     unreadable: list[UnreadFingerprint] = []
+    size = 0
     for source, data in _sources(order):
         for where, text in _parts(source, data):
-            if len(hosts) + len(unreadable) >= _MOST_HOSTS:
-                raise RequestError(f"more than {_MOST_HOSTS} hosts", hint="compare some of them")
+            size += len(text)
+            if len(hosts) + len(unreadable) >= _MOST_HOSTS or size > _LARGEST_TOGETHER:
+                message = f"more than {_MOST_HOSTS} hosts, or {_LARGEST_TOGETHER} bytes"
+                raise RequestError(message, hint="compare some of them")
             try:
                 told = read(text)
             except messages.BadMessage as error:
                 unreadable.append(UnreadFingerprint(where, str(error)))
             else:
-                hosts.append((FleetHost(told.host.strip() or where, told), where))
+                hosts.append((FleetHost(told.host or where, told), where))
     if not hosts and not unreadable:
         raise NotFound("there is no fingerprint", hint="make some: xpucachectl fingerprint --json > HOST.json")
     found = fleet.groups(hosts)
@@ -104,11 +111,15 @@ def _sources(order: DiffFleet) -> Iterator[tuple[str, bytes | str]]:
             for name in names:
                 if name.endswith(".json") and not name.startswith("."):
                     # What a person names may be a link; what lies in a folder, to which others may write, is none.
-                    yield name, _content(path / name, os.O_NOFOLLOW)
+                    yield _shown(name), _content(path / name, os.O_NOFOLLOW)
         elif os.path.lexists(path):
-            yield path.name, _content(path)
+            yield _shown(path.name), _content(path)
         else:
             raise NotFound(f"{path} is not there", hint="name files that xpucachectl fingerprint --json wrote, or -")
+
+
+def _shown(name: str) -> str:
+    return f"./{name}" if name.startswith("-") else name
 
 
 def _content(path: Path, more: int = 0) -> bytes | str:
@@ -154,6 +165,8 @@ def read(data: bytes | str) -> HostFingerprint:
         raise messages.BadMessage(f"it is no fingerprint: {error}") from None
     if any(len(one) > _LONGEST for one in _texts(made)):
         raise messages.BadMessage(f"it has a text of more than {_LONGEST} characters")
+    if _HOST.fullmatch(made.host) is None:
+        raise messages.BadMessage("what it calls itself is no host's name")
     if made.warm is not None and min((made.warm.entries, *made.warm.models.values())) < 0:
         raise messages.BadMessage("it counts less than nothing")
     return made

@@ -17,7 +17,7 @@ from xpucached import codec, messages
 from xpucached.bundling import fleet
 from xpucached.domain.bundles import CompilerLibrary
 from xpucached.domain.fleet import DiffFleet, FleetReport, HostFingerprint, HostTarget, HostWarm
-from xpucached.errors import NotFound
+from xpucached.errors import NotFound, RequestError
 from xpucached.render import fleet as written
 from xpucached.render.text import TextStyle
 
@@ -156,6 +156,9 @@ FORGED: Final = {
     "large": told(host="x" * fleet.LARGEST),
     "many": told(compiler=[{"name": "", "id": ""}] * 5000),
     "long": told(host="x" * 2000),
+    "an option": told(host="-oProxyCommand=id"),
+    "words": told(host="x y"),
+    "a command": told(host="$(id)"),
     "long id": told(compiler=[{"name": "x", "id": "x" * 2000}]),
     "twice": b'{"schema":1,"schema":1}',
     "wrong types": told(targets=[{"target": {}}]),
@@ -184,11 +187,21 @@ def test_a_forged_fingerprint_does_not_count() -> None:
     assert fleet.read(told(compiler=[], fingerprint=HERE.fingerprint)).fingerprint == ""
 
 
-def test_names_of_hosts_reach_no_terminal_as_they_are(tmp_path: Path) -> None:
-    report = compared(wrote(tmp_path, HERE, replace(NEXT, host="x\x1b[2J\nfalse\u202e")))
+def test_names_of_hosts_reach_no_terminal_as_they_are_and_are_no_options(tmp_path: Path) -> None:
+    odd = "-x\x1b[2J\nfalse\u202e.json"
+    (wrote(tmp_path, HERE, replace(HERE, host="b")) / odd).write_bytes(told(host="", compiler=[]))
+    (tmp_path / f"{odd}.json").write_bytes(b"")
+    report = compared(tmp_path)
 
     assert "\x1b" not in written.fleet(report, STYLE)
-    assert "\n" not in written.names(report)
+    assert written.names(report) == r"./-x\x1b[2J false\u202e.json"
+
+
+def test_what_is_read_of_all_hosts_together_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = wrote(tmp_path, HERE, replace(HERE, host="b"))
+    monkeypatch.setattr(fleet, "_LARGEST_TOGETHER", len(told()) + 1)
+    with pytest.raises(RequestError, match="more than"):
+        compared(place)
 
 
 def test_links_and_pipes_in_a_folder_are_not_followed(tmp_path: Path) -> None:
