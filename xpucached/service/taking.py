@@ -70,7 +70,8 @@ class BundleTaker:
                 await self._one(key, path)
         self._taken = {key: wrong for key, wrong in self._taken.items() if key in due}
         for wrong in filter(None, self._taken.values()):
-            raise wrong
+            # It is kept, and raised again each time: where it was raised before would be kept with it.
+            raise wrong.with_traceback(None)
 
     async def _one(self, key: tuple[object, ...], path: Path) -> None:
         wrong, following = None, None

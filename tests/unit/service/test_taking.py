@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +28,7 @@ def test_who_waits_comes_between_two_turns_of_a_bundle(tmp_path: Path, monkeypat
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.json").touch()
     order: list[object] = []
+    depths: list[int] = []
 
     def imported(asked: ImportBundle, *_: object) -> ImportReport:
         order.append((asked.source.name, asked.first, asked.seconds))
@@ -56,7 +58,9 @@ def test_who_waits_comes_between_two_turns_of_a_bundle(tmp_path: Path, monkeypat
             while not context.locks.changing.locked() and not taking_in.done():  # noqa: ASYNC110 - a lock tells nobody
                 await asyncio.sleep(0)
             waiting = asyncio.create_task(other(number))
-            await asyncio.gather(taking_in, return_exceptions=True)
+            (wrong,) = await asyncio.gather(taking_in, return_exceptions=True)
+            assert isinstance(wrong, XpucachedError)
+            depths.append(len(traceback.extract_tb(wrong.__traceback__)))
             await waiting
             order.append(taker.unfinished)
 
@@ -68,6 +72,8 @@ def test_who_waits_comes_between_two_turns_of_a_bundle(tmp_path: Path, monkeypat
         *[("large", 14, 60.0), 2, False],
         *[3, False],
     ]
+    # What was wrong is told each time, and does not grow by that.
+    assert len({*depths}) == 1
 
 
 def test_keys_that_are_written_in_their_place_count_anew(tmp_path: Path) -> None:
