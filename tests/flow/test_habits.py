@@ -275,6 +275,25 @@ def test_a_model_is_registered_with_what_is_odd_and_when_it_is_warmed(
     assert served.service.asked[-1] == PrewarmModels(models=(ModelName("net"),))
 
 
+def test_who_registers_a_model_without_a_device_is_given_the_whole_line_that_helps(
+    served: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    served.service.has_device = False  # of its own; what other models' variables lead to does not help it
+    for one in (program := tmp_path / "bin/python", tmp_path / "lib/libOpenCL.so.1", tmp_path / "lib/libintelocl.so"):
+        one.parent.mkdir(exist_ok=True)
+        one.touch(0o755)
+    libraries = tmp_path / "lib"
+    line = f"--env LD_LIBRARY_PATH={libraries} --env OCL_ICD_FILENAMES={libraries}/libintelocl.so"
+    _, _, err = run(capsys, "model", "add", "net", "--", str(program))
+    assert f"\n  xpucachectl model add net --replace {line} -- {program}\n" in err
+    _, _, err = run(capsys, "model", "add", "net", "--replace", "--pinned", "--", str(program))
+    assert f"\n  xpucachectl model add net --replace {line} …  # the rest as before\n" in err
+    _, out, _ = run(capsys, "why", "net")
+    assert f"\n  xpucachectl model add net --replace {line} …  # the rest as before\n" in out
+    _, out, _ = run(capsys, "why", "net", "--json")
+    assert "libintelocl" not in out
+
+
 def test_status_waits_for_a_daemon_and_for_its_first_look(
     served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_dir: Path
 ) -> None:

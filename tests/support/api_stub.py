@@ -381,6 +381,7 @@ class Standin:
     asked: list[object] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
     verdict: Verdict = Verdict.WARM
+    has_device: bool = True  #: as a model that is registered meets it
     problems: tuple[Problem, ...] = ()  #: beside those of the host
     outcome: Outcome = Outcome.WARMED
     breaks: Exception | None = None
@@ -441,7 +442,7 @@ class Standin:
             raise Conflict(f"there is a model {request.name} already", hint="--replace")
         workload = Workload(request.command, request.directory, request.variables, request.timeout, request.exercise)
         model = Model(request.name, workload, request.store, request.priority, request.pinned)
-        made = ModelStatus.of(model, Warmth.COLD, "never run", WarmReason.NEVER)
+        made = ModelStatus.of(model, Warmth.COLD, "never run", WarmReason.NEVER if self.has_device else None)
         self.registered[request.name] = made
         return replace(made, due="It is warmed by itself soon")
 
@@ -453,8 +454,11 @@ class Standin:
 
     async def why(self, name: ModelName) -> Diagnosis:
         """Return why."""
-        await self.model(name)
-        return replace(make_diagnosis(), model=name)
+        found = replace(make_diagnosis(), model=name)
+        if not (await self.model(name)).has_no_device:
+            return found
+        why = Explanation(Cause.NO_DEVICE, "no device to warm it on", "xpucachectl devices")
+        return replace(found, warmth=Warmth.COLD, explanations=(why,))
 
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
         """Return one figure."""

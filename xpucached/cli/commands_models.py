@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
-from xpucached.cli import capture_env, commands_jobs, hints, registration, workload_options
+from xpucached.cli import arguments, capture_env, commands_jobs, hints, registration, workload_options
 from xpucached.domain.models import Added, ModelStatus
 from xpucached.domain.workloads import Loader
 from xpucached.errors import RequestError
@@ -16,6 +16,7 @@ from xpucached.printing import plain
 from xpucached.render import caches, models
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable
 
     from xpucached.cli.output import Output
@@ -47,7 +48,7 @@ def _add(output: Output) -> int:
     )
     answer = output.client.call(request)
     if not output.quiet:
-        _say_what_is_odd(output, request)
+        _say_what_is_odd(output, request, answer.value)
     if given.prewarm:
         return commands_jobs.warm(output, answer.value.name)
     output.tell(answer, _added, lambda value: value.model.name)
@@ -59,18 +60,25 @@ def _added(value: ModelStatus, style: TextStyle) -> str:
     return f"{_ADDED.get(value.added, 'registered')}\n{models.model(value, style)}{due}"
 
 
-def _say_what_is_odd(output: Output, asked: requests.AddModel) -> None:
+def _say_what_is_odd(output: Output, asked: requests.AddModel, added: ModelStatus) -> None:
     """Say what may not be as it is meant, while who registers a model looks."""
     host = output.client.call(requests.GetStatus()).value.host
     own = not output.options.of and output.options.socket is None
     said = [*registration.notes(asked, host, own=own)]
-    if host is not None and not host.offered and not asked.exercise.elsewhere:
-        program = asked.exercise.python or next(iter(asked.command), "")
-        if found := registration.brought_driver(program, asked.variables):
-            said.append(registration.leading(plain(asked.name), found, os.environ))
+    if own and added.has_no_device and (way := _to_a_device(output.options, added)):
+        said.append(way)
     for one in said:
         print(f"note: {hints.aimed(one, hints.flags(output.options), os.environ)}", file=sys.stderr)
 
+
+def _to_a_device(given: Namespace, added: ModelStatus) -> str:
+    bare = vars(arguments.parse(["model", "add", given.name, "--", *given.command]))
+    all_of_it = all(getattr(given, key) == bare[key] for key in bare.keys() - _OF_THE_CALL)
+    return registration.leads_to_a_device(added, os.environ, given.command if all_of_it else ())
+
+
+_OF_THE_CALL: Final = frozenset({"replace", "if_changed", "prewarm", "scope", "json", "quiet"})
+"""Options that say nothing of the model itself."""
 
 _ADDED: Final[Mapping[Added | None, str]] = {Added.REPLACED: "replaced", Added.SAME: "already so"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import __version__, answers, codec
@@ -160,7 +161,9 @@ _LOOK: Final = 5.0
 
 def _why(output: Output) -> int:
     if not output.options.programs:
-        return output.show(requests.GetWhy(name=output.options.model))
+        status = output.show(requests.GetWhy(name=output.options.model))
+        _tell_the_way_to_a_device(output)
+        return status
     if output.json or output.quiet:
         raise RequestError("--programs is for people", hint=f"xpucachectl inspect {output.options.model} --json")
     answer = output.client.call(requests.GetWhy(name=output.options.model))
@@ -171,6 +174,17 @@ def _why(output: Output) -> int:
     text = inspection.brought(brought, output.style) if brought is not None else ""
     output.say(f"\n{text}" if text else "")
     return 0
+
+
+def _tell_the_way_to_a_device(output: Output) -> None:
+    """Say to who has a model whose programs have no device how they get one: it takes a look at his files."""
+    if output.json or output.quiet or output.options.of or output.options.socket is not None:
+        return
+    from xpucached.cli import registration  # noqa: PLC0415 - no other answer needs it
+
+    model = output.client.call(requests.GetModel(name=output.options.model)).value
+    way = registration.leads_to_a_device(model, os.environ) if model.has_no_device else ""
+    output.say(f"\n{way}" if way else "")
 
 
 def _top(output: Output) -> int:

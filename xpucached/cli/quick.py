@@ -241,6 +241,9 @@ def _written(wanted: Command) -> tuple[str, int]:
     text = wanted.text(style)
     if wanted.command == "model show {}" and (usual := wanted.text(f"usual {style}", f"{wanted.target}/history")):
         text += f"\n{usual}"
+    if wanted.verb == "why" and "no-device" in text:
+        # The whole program looks at what the model's environment brings.
+        raise LookupError
     return printing.lines(text), 0
 
 

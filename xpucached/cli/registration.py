@@ -15,10 +15,11 @@ from xpucached.domain.workloads import Loader
 from xpucached.printing import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from xpucached.api.requests import AddModel
     from xpucached.domain.host import Host
+    from xpucached.domain.models import ModelStatus
 
 _DRIVERS: Final = ("libze_intel_gpu.so.1", "libigdrcl.so", "libintelocl.so")
 _LOADER: Final = "libOpenCL.so.1"
@@ -46,7 +47,12 @@ def notes(asked: AddModel, host: Host | None, *, own: bool) -> Iterator[str]:
 def _of_device(asked: AddModel, host: Host | None) -> Iterator[str]:
     device = asked.exercise.device
     kind, _, number = device.partition(":")
-    if device and asked.exercise.loader is Loader.COMMAND and not any("{device}" in word for word in asked.command):
+    # Who says cpu says that it needs none of ours, and many a program uses the processor without being told.
+    if (
+        kind in {"xpu", "cuda"}
+        and asked.exercise.loader is Loader.COMMAND
+        and not any("{device}" in word for word in asked.command)
+    ):
         yield f"no word of its command holds {{device}}, so nothing tells its program to use {device}"
     if host is None or kind != "xpu":
         return
@@ -65,7 +71,7 @@ def brought_driver(program: str, variables: Mapping[str, str]) -> Mapping[str, s
     """
     if any(variables.get(name) for name in ("OCL_ICD_FILENAMES", "OCL_ICD_VENDORS", "ZE_ENABLE_ALT_DRIVERS")):
         return {}
-    libraries = Path(program).parent.parent / "lib"
+    libraries = Path(program).parent.resolve().parent / "lib"
     driver = next((libraries / name for name in _DRIVERS if _is_file(libraries / name)), None)
     if driver is None or not _is_file(libraries / _LOADER):
         return {}
@@ -76,15 +82,24 @@ def brought_driver(program: str, variables: Mapping[str, str]) -> Mapping[str, s
     return found
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+def leads_to_a_device(model: ModelStatus, environ: Mapping[str, str], command: Sequence[str] = ()) -> str:
+    """Say how the programs of a model that has no device get one, or how to say that they need none.
+
+    With a ``command`` that is all of what the model was registered with, the line to type is a whole one.
+    """
+    name = plain(shlex.quote(model.name))
+    rest = f"-- {plain(shlex.join(command))}" if command else "…  # the rest as before"
+    if found := brought_driver(model.exercise.python or next(iter(model.command), ""), model.variables):
+        return _leading(f"xpucachectl model add {name} --replace", rest, found, environ)
+    if model.exercise.loader is not Loader.COMMAND or model.exercise.device:
+        return ""
+    return (
+        "no driver was found for its programs, and it is not run without one. If they need none (OpenVINO or"
+        f" torch.compile on the processor):\n  xpucachectl model add {name} --replace --device cpu {rest}"
+    )
 
 
-def leading(name: str, found: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Say how programs are led to a driver that was found: for one model, and for all of this user."""
+def _leading(again: str, rest: str, found: Mapping[str, str], environ: Mapping[str, str]) -> str:
     driver = plain([*found.values()][-1])
     options = " ".join(f"--env {shlex.quote(f'{key}={text}')}" for key, text in found.items())
     table = ", ".join(f"{key} = {codec.dumps(text).decode('ascii')}" for key, text in found.items())
@@ -92,8 +107,15 @@ def leading(name: str, found: Mapping[str, str], environ: Mapping[str, str]) -> 
     file = os.path.join(home if home.startswith("/") else "~/.config", "xpucached/xpucached.toml")  # noqa: PTH118 - of ~
     return (
         f"its environment brings a driver, {driver}, and nothing leads its programs there. For this model:\n"
-        f"  xpucachectl model add {name} --replace {options} …  # the rest as before\n"
+        f"  {again} {options} {rest}\n"
         f"or for all programs, in {plain(file)}:\n"
         f"  [driver]\n"
         f"  variables = {{ {table} }}"
     )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

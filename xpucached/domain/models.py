@@ -313,6 +313,11 @@ class ModelStatus(Struct, frozen=True):
     due: str = ""  #: … and when it is warmed without being asked for, a sentence; empty if there is nothing to do
     caches: tuple[ModelCache, ...] = ()  #: where compilers cache that are no kind of ours; told of one model alone
 
+    @property
+    def has_no_device(self) -> bool:
+        """Return whether it is cold for want of a device, and not run before there is one."""
+        return self.warmth is Warmth.COLD and self.reason is None
+
     @classmethod
     def of(
         cls,

@@ -131,7 +131,7 @@ def _own(status: ModelStatus) -> Iterable[Explanation]:
     if status.warmth is Warmth.WARM:
         return
     run = status.run
-    if status.reason is None and status.warmth is Warmth.COLD:
+    if status.has_no_device:
         yield Explanation(Cause.NO_DEVICE, status.why, _command("devices"))
     elif status.warmth is Warmth.UNCACHED:
         tried = f": {run.detail}" if run is not None and run.outcome is Outcome.UNCACHED else ""

@@ -259,7 +259,7 @@ def plan_prewarm(
     for model in sorted(models, key=lambda one: (-one.priority, one.name)):
         here = host.seen_by(model.name)
         if not here.environments and not model.workload.exercise.elsewhere:
-            deferred.append(Deferred(model.name, NO_DEVICE, None))
+            deferred.append(Deferred(model.name, f"{NO_DEVICE}; see: xpucachectl why {model.name}", None))
             continue
         mine = known.get(model.name)
         wanted = need(model, mine, here)

@@ -76,11 +76,10 @@ class Prewarmer:
     async def start(self, request: requests.PrewarmModels, replayer: Replayer | None = None) -> Job:
         """Warm models: those named, all, or those that need it; see `requests.PrewarmModels`."""
         models = await self._context.read(checked_models, request.models)
-        elsewhere = any(
-            model.workload.exercise.elsewhere for model in models if not request.models or model.name in request.models
-        )
-        if not (self._context.present.offered or elsewhere):
-            raise HostError("this host has no device to warm models on", hint="see: xpucachectl devices")
+        asked = [one for one in models if not request.models or one.name in request.models]
+        if not (self._context.present.offered or any(one.workload.exercise.elsewhere for one in asked)):
+            see = "xpucachectl " + (f"why {request.models[0]}" if request.models else "devices")
+            raise HostError("this host has no device to warm models on", hint=f"see: {see}")
         every = frozenset(model.name for model in models)
         named = None if request.stale else frozenset(request.models) or every
         return self._context.jobs.start("prewarm", self.work(named, force=request.force, replayer=replayer))

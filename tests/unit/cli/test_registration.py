@@ -11,6 +11,7 @@ import pytest
 from tests.support import api_stub
 from xpucached.api.requests import AddModel
 from xpucached.cli import registration
+from xpucached.domain.models import Model, ModelStatus, Warmth, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Loader, RunSpec
 
@@ -42,12 +43,13 @@ def test_a_device_that_is_not_here(tmp_path: Path, device: str, said: str | None
 
 
 def test_a_command_that_is_not_told_its_device_and_a_store_that_is_not_there(tmp_path: Path) -> None:
-    order = asked(tmp_path, "/bin/true", exercise=RunSpec(device="cpu"), store=tmp_path / "sycl")
+    order = asked(tmp_path, "/bin/true", exercise=RunSpec(device="cuda"), store=tmp_path / "sycl")
     found = [*registration.notes(order, None, own=True)]
     assert [one.split(",")[0] for one in found] == [
         f"there is no directory {tmp_path}/sycl yet; the first run makes the store there",
         "no word of its command holds {device}",
     ]
+    assert [*registration.notes(asked(tmp_path, "/bin/true", exercise=RunSpec(device="cpu")), None, own=True)] == []
     (tmp_path / "sycl").mkdir()
     assert [*registration.notes(asked(tmp_path, "/bin/true", store=tmp_path / "sycl"), HOST, own=True)] == []
 
@@ -115,12 +117,20 @@ def test_a_driver_of_the_environment_is_found_and_the_lines_that_lead_there(tmp_
     driver = f"{libraries}/libintelocl.so"
     assert found == {"LD_LIBRARY_PATH": f"{libraries}:/opt/lib", "OCL_ICD_FILENAMES": driver}
     assert registration.brought_driver(program, {"OCL_ICD_FILENAMES": "/x.so"}) == {}
-    said = registration.leading("net", found, {}).splitlines()
-    assert (
-        said[0] == f"its environment brings a driver, {driver}, and nothing leads its programs there. For this model:"
-    )
-    assert f"--env OCL_ICD_FILENAMES={driver}" in said[1]
-    assert said[2] == "or for all programs, in ~/.config/xpucached/xpucached.toml:"
-    assert said[4].strip() == (
-        f'variables = {{ LD_LIBRARY_PATH = "{libraries}:/opt/lib", OCL_ICD_FILENAMES = "{driver}" }}'
-    )
+    way = registration.leads_to_a_device(cold(program), {}, [program, "my app.py"]).splitlines()
+    assert way[0] == f"its environment brings a driver, {driver}, and nothing leads its programs there. For this model:"
+    variables = f"--env LD_LIBRARY_PATH={libraries} --env OCL_ICD_FILENAMES={driver}"
+    assert way[1] == f"  xpucachectl model add net --replace {variables} -- {program} 'my app.py'"
+    assert way[2] == "or for all programs, in ~/.config/xpucached/xpucached.toml:"
+    assert way[4].strip() == f'variables = {{ LD_LIBRARY_PATH = "{libraries}", OCL_ICD_FILENAMES = "{driver}" }}'
+    assert registration.leads_to_a_device(cold(program), {}).splitlines()[1].endswith(" …  # the rest as before")
+
+    (libraries / "libintelocl.so").unlink()
+    needs_none = registration.leads_to_a_device(cold(program), {}, [program]).splitlines()[-1]
+    assert needs_none == f"  xpucachectl model add net --replace --device cpu -- {program}"
+    assert registration.leads_to_a_device(cold(program, RunSpec(device="xpu")), {}) == "", "it says that it needs one"
+
+
+def cold(program: str, exercise: RunSpec = PLAIN) -> ModelStatus:
+    work = Workload((program,), Path("/"), {}, 60.0, exercise)
+    return ModelStatus.of(Model(ModelName("net"), work), Warmth.COLD, "no device to warm it on")

@@ -267,7 +267,9 @@ def test_what_is_asked_for_is_warmed_whatever_was(known: Coverage | None) -> Non
 def test_without_a_device_everything_waits(force: str | None) -> None:
     decided = plan(coverage(run()), on=host(), force=force)
 
-    assert [(one.model, one.why, one.until) for one in decided.deferred] == [("net", "no device to warm it on", None)]
+    assert [(one.model, one.why, one.until) for one in decided.deferred] == [
+        ("net", "no device to warm it on; see: xpucachectl why net", None)
+    ]
     assert not decided.warm
     assert not decided.covered
 
