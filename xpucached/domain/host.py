@@ -77,6 +77,7 @@ CODES: Final = frozenset(
         *("restart-needed", "state-not-kept", "store-failing", "store-fault", "store-full"),
         *("store-read-only", "store-unreadable", "too-many-stores", "unclear-store", "unsafe-runtime"),
         *("worker-failing", "workers-forbidden"),
+        *("level-zero-error", "no-level-zero", "no-level-zero-driver", "no-opencl", "no-opencl-driver", "opencl-error"),
     }
 )
 """The codes that there are."""
