@@ -120,7 +120,7 @@ class FakeKind:
         writer_since: datetime | None,  # noqa: ARG002 - it knows no locks
         *,
         quick: bool = False,  # noqa: ARG002 - it looks at everything
-        names: bool = True,  # noqa: ARG002 - and names nothing
+        inside: bool = True,  # noqa: ARG002 - and names nothing
     ) -> Iterator[Scan]:
         root = found.store.root
         try:

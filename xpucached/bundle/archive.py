@@ -53,19 +53,20 @@ class ArchiveWriter:
 
     def add(self, name: str, content: bytes) -> None:
         """Write a file."""
-        self.begin(name, len(content))
-        self._put(content)
-        self.end(len(content))
+        self._put(b"".join((*self._heads(name, len(content)), content, bytes(-len(content) % _BLOCK))))
 
     def begin(self, name: str, size: int) -> None:
         """Write what stands before a file whose bytes go to `more`."""
-        parts = name.split("/")[:-1]
-        for count in range(1, len(parts) + 1):
-            folder = "/".join(parts[:count])
-            if folder not in self._folders:
-                self._folders.add(folder)
-                self._put(_header(folder, 0, _FOLDER))
-        self._put(_header(name, size, _FILE))
+        self._put(b"".join(self._heads(name, size)))
+
+    def _heads(self, name: str, size: int) -> list[bytes]:
+        heads = [_header(name, size, _FILE)]
+        folder = name.rpartition("/")[0]
+        while folder and folder not in self._folders:
+            self._folders.add(folder)
+            heads.append(_header(folder, 0, _FOLDER))
+            folder = folder.rpartition("/")[0]
+        return heads[::-1]
 
     def more(self, content: bytes) -> None:
         """Write some of a file."""
@@ -151,7 +152,7 @@ def files(
         if member.size > words.LARGEST_FILE:
             raise BadBundle(f"an archive has a file of {member.size} bytes")
         content = _exactly(stream, member.size)
-        if any(_exactly(stream, -member.size % _BLOCK)):
+        if _exactly(stream, -member.size % _BLOCK).strip(b"\0"):
             raise BadBundle("an archive hides bytes between its members")
         if not member.folder:
             yield member.name, content

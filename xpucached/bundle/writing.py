@@ -7,6 +7,8 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -17,10 +19,13 @@ from xpucached.errors import AlreadyThere, DiskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
 
     from xpucached.domain.bundles import Compression
 
 _PIECE: Final = 1 << 20
+_WAITING: Final = 4
+"""Pieces that wait for being packed, in memory."""
 
 
 class LayoutWriter:
@@ -146,6 +151,10 @@ class LayerWriter:
         self._packed, self._plain = hashlib.sha256(), hashlib.sha256()
         self._compressor = compressor(how)
         self._archive = archive.ArchiveWriter(self._take)
+        self._pool = ThreadPoolExecutor(1)
+        self._piece: list[bytes] = []
+        self._held = 0
+        self._packing: deque[Future[None]] = deque()
         self._size = 0
         self.count = 0  #: files
         self.bytes = 0  #: in the files
@@ -159,6 +168,10 @@ class LayerWriter:
     def finish(self) -> tuple[Descriptor, str]:
         """Return the layer, and the digest of what it is uncompressed."""
         self._archive.finish()
+        self._hand_over()
+        while self._packing:
+            self._packing.popleft().result()
+        self._pool.shutdown()
         self._out(self._compressor.flush())
         self._file.close()
         digest = f"sha256:{self._packed.hexdigest()}"
@@ -168,10 +181,24 @@ class LayerWriter:
 
     def discard(self) -> None:
         """Leave nothing of it."""
+        self._pool.shutdown(cancel_futures=True)
         self._file.close()
         Path(self._path).unlink(missing_ok=True)
 
     def _take(self, data: bytes) -> None:
+        self._piece.append(data)
+        self._held += len(data)
+        if self._held >= _PIECE:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Have what came packed beside, while the next is read."""
+        if len(self._packing) >= _WAITING:
+            self._packing.popleft().result()
+        self._packing.append(self._pool.submit(self._pack, b"".join(self._piece)))
+        self._piece, self._held = [], 0
+
+    def _pack(self, data: bytes) -> None:
         self._plain.update(data)
         self._out(self._compressor.compress(data))
 

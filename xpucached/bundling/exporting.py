@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shlex
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__
@@ -19,7 +21,7 @@ from xpucached.errors import Conflict, NotFound
 from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from xpucached.bundle.layout import Descriptor
     from xpucached.bundling.drivers import UsedDriver
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from xpucached.domain.stores import Entry, EntryId
     from xpucached.domain.targets import Target
     from xpucached.kinds.interface import Portable
+    from xpucached.settings import Settings
 
 _TWICE: Final = "another slot of the same program travels"
 
@@ -45,6 +48,12 @@ class _Export:
         self.skipped: Counter[str] = Counter()
         self.recipe_count = 0
         self._packed: dict[EntryId, RecipeLine] = {}  #: the recipes of the programs that travel
+        self._inputs: dict[str, tuple[int, int]] = {}  #: where in the file of inputs each lies, by digest
+        self._file = (layout.scratch / "inputs").open("x+b")
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._file.close()
 
     def images(self, used: UsedDriver) -> list[Descriptor]:
         """Write an image for each target."""
@@ -131,7 +140,9 @@ class _Export:
         layer = self._layout.layer(self._how, words.RECIPES_LAYER)
         layer.add(words.LINES, b"".join(members.line(lines[key]) for key in sorted(lines)))
         for name in sorted({one.input for one in lines.values()}):
-            layer.add(f"{words.INPUTS}/{name}", (self._layout.scratch / name).read_bytes())
+            at, size = self._inputs[name]
+            self._file.seek(at)
+            layer.add(f"{words.INPUTS}/{name}", self._file.read(size))
         descriptor, diff_id = layer.finish()
         self.recipe_count = len(lines)
         facts = BundleFacts(BundleContent.RECIPES, len(lines), layer.bytes, diff_id, made_by=__version__)
@@ -156,9 +167,9 @@ class _Export:
         """Write what a recipe compiles, once, and return its line.  Raises ValueError for what does not travel."""
         facts, lineage = portable.facts(recipe), portable.lineage(recipe)
         digest = hashlib.sha256(recipe.input).hexdigest()
-        place = self._layout.scratch / digest
-        if not place.exists():
-            place.write_bytes(recipe.input)
+        if digest not in self._inputs:
+            self._inputs[digest] = (self._file.seek(0, os.SEEK_END), len(recipe.input))
+            self._file.write(recipe.input)
         return RecipeLine(entry.id.store.kind, target.family, lineage, digest, len(recipe.input), recipe.options, facts)
 
 
@@ -166,20 +177,23 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
     """Write a bundle; see `ExportBundle`."""
     key = signing_key(order.sign)
     settings = drivers.settings()
-    with LayoutWriter(order.dest) as layout, sources.selected(order, settings) as chosen:
+    with contextlib.ExitStack() as stack:
+        layout = stack.enter_context(LayoutWriter(order.dest))
+        asking = None if order.recipes_only else stack.enter_context(_meanwhile(order, settings))
+        chosen = stack.enter_context(sources.selected(order, settings))
         if not chosen.entries:
             raise NotFound("no entry matches: there is nothing to export", hint="see: xpucachectl ls")
-        export_ = _Export(order, layout, chosen, progress)
+        export_ = stack.enter_context(contextlib.closing(_Export(order, layout, chosen, progress)))
         made: list[Descriptor] = []
         notes: list[str] = []
-        if not order.recipes_only:
+        if asking is not None:
             progress(0, 0, "asking the driver who it is")
-            with drivers.used(order.driver_root, order.pretended, settings.driver.probe_timeout) as used:
-                _check_switches(used.switches, order)
-                made += export_.images(used)
-                foreign = {one.environment for one in chosen.entries if one.environment not in used.driver.environments}
-                if foreign - {None}:
-                    notes.append(_unknown(foreign, order.model))
+            used = asking()
+            _check_switches(used.switches, order)
+            made += export_.images(used)
+            foreign = {one.environment for one in chosen.entries if one.environment not in used.driver.environments}
+            if foreign - {None}:
+                notes.append(_unknown(foreign, order.model))
         recipes = export_.recipes()
         if recipes is not None:
             made.append(recipes)
@@ -191,6 +205,14 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
     with made_bundle.layout:
         view = signed_view(made_bundle)
     return ExportReport(view, dict(export_.skipped), export_.recipe_count, tuple(notes))
+
+
+@contextlib.contextmanager
+def _meanwhile(order: ExportBundle, settings: Settings) -> Iterator[Callable[[], UsedDriver]]:
+    """Ask the driver while entries are looked for; give what waits for its answer."""
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        led = drivers.used(order.driver_root, order.pretended, settings.driver.probe_timeout)
+        yield pool.submit(stack.enter_context, led).result
 
 
 def _check_switches(switches: Mapping[str, str], order: ExportBundle) -> None:

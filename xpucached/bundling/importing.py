@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from xpucached.bundle import members
 from xpucached.bundling import drivers
-from xpucached.bundling.inspecting import check_member, checked_recipes, programs, recipes_in
+from xpucached.bundling.inspecting import checked, checked_recipes, programs, recipes_in
 from xpucached.bundling.rebuilding import Recompiler, Shard, is_held, wanted
 from xpucached.bundling.signing import signed_view, verdict
 from xpucached.domain.bundles import (
@@ -23,6 +23,7 @@ from xpucached.domain.bundles import (
     ImportReport,
     MadeEntry,
     MemberTaken,
+    RecipeLine,
 )
 from xpucached.domain.stores import program_digest
 from xpucached.errors import DiskError, RequestError, Unsigned, WrongHost
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from xpucached.bundling.progress import Progress
     from xpucached.domain.bundles import ImportBundle, ReplayBundle
     from xpucached.domain.names import KindName
+    from xpucached.domain.targets import Target
     from xpucached.kinds.batches import Batch
     from xpucached.planning.imports import Taken
 
@@ -50,6 +52,7 @@ class _Staged(NamedTuple):
 
     batch: Batch
     made: list[MadeEntry]  #: what each is when it is in its place, but for its key
+    places: list[tuple[Target, str]]  #: of what each is the program
 
 
 class _Import(contextlib.ExitStack):
@@ -66,6 +69,8 @@ class _Import(contextlib.ExitStack):
         self.present = 0
         self.skipped: Counter[str] = Counter()
         self._staged: dict[str, _Staged] = {}
+        self._lines: list[RecipeLine] = []
+        self._there: set[tuple[Target, str]] = set()  #: targets and lineages of programs that are in their stores
 
     def judge_all(self, progress: Progress) -> None:
         """Read all of the bundle, and say what becomes of each image.  Raises `BadBundle`, `Unsigned` and `DiskError`.
@@ -78,48 +83,75 @@ class _Import(contextlib.ExitStack):
         signed = {one.manifest.digest: verdict(self._bundle, one) for one in images}
         fitting = [one for one in images if allowed and one.facts.target in targets]
         may = [] if self._order.dry_run else [one for one in fitting if signed[one.manifest.digest].signer is not None]
-        self._room(may)
+        isa = {one: self._used.isa(one) for one in targets}
         # To read what compiles here takes seconds, and says nothing of programs for other targets.
         with self._used.compiler_meanwhile() if fitting else contextlib.nullcontext(tuple) as compiler:
+
+            def judged(one: MemberManifest) -> Taken:
+                by = signed[one.manifest.digest]
+                return judge(one.facts, by.signer, by.why, targets, compiler(), isa, allowed=allowed)
+
+            if self._lacks_room(may):
+                # What is not taken in as it is needs none.
+                may = [one for one in may if judged(one).taking is Taking.PUBLISH]
+                if lacking := self._lacks_room(may):
+                    raise DiskError(lacking)
             for one in self._bundle.members:
                 if one in may:
                     self.stage(one, signed[one.manifest.digest].signer or "", progress)
                 else:
-                    check_member(self._bundle, one, progress)
-            libraries = compiler()
-        isa = {one: self._used.isa(one) for one in targets}
-        for one in images:
-            by = signed[one.manifest.digest]
-            self.taken.append((one, judge(one.facts, by.signer, by.why, targets, libraries, isa, allowed=allowed)))
+                    self._check(one, progress)
+            self.taken += [(one, judged(one)) for one in images]
         ours = [each for _, each in self.taken if each.taking is not Taking.LEAVE]
         if self._order.binaries is Binaries.REQUIRE and not any(one.taking is Taking.PUBLISH for one in ours):
             why = next((one.why for _, one in self.taken), "it holds none")
             raise Unsigned(f"no compiled programs can be taken in: {why}", hint="leave out --binaries=require")
 
-    def _room(self, members_: Sequence[MemberManifest]) -> None:
-        """See that there is room for all that may be published.  Raises `DiskError`."""
+    def _check(self, member: MemberManifest, progress: Progress) -> None:
+        """Read all of a member, and remember its recipes.  Raises `BadBundle`."""
+        for done, one in enumerate(checked(self._bundle, member), start=1):
+            progress(done, member.facts.entries, f"{member.facts.content}")
+            if isinstance(one, RecipeLine):
+                self._lines.append(one)
+
+    def is_complete(self) -> bool:
+        """Return whether the program of each recipe is in its store, for every target here."""
+        targets = [one for one in self._used.driver.environments if one.kind in self.stores]
+        return all(
+            (one, line.at) in self._there
+            for line in self._lines
+            for one in targets
+            if (one.kind, one.family) == (line.kind, line.family)
+        )
+
+    def _lacks_room(self, members_: Sequence[MemberManifest]) -> str:
+        """Say where there is no room for all that may be published; empty if there is."""
         need = _ROOM * sum(one.facts.bytes for one in members_)
         for root in set(self.stores.values()):
             there = next(one for one in (root, *root.parents) if one.exists())
             found = os.statvfs(there)
             if found.f_bavail * found.f_frsize < need:
-                raise DiskError(f"{there} has less room than the {need} bytes that this takes")
+                return f"{there} has less room than the {need} bytes that this takes"
+        return ""
 
     def stage(self, member: MemberManifest, signer: str, progress: Progress) -> None:
         """Read the programs of an image, and write those beside their store that are not there: what is there stays."""
         kind = KINDS.get(member.facts.kind) if member.facts.kind else None
         if kind is None or kind.portable is None:
-            check_member(self._bundle, member, progress)
+            self._check(member, progress)
             return
         root = self.stores[kind.name]
         _make(root)
-        staged = _Staged(self.enter_context(kind.portable.batch(root)), [])
+        staged = _Staged(self.enter_context(kind.portable.batch(root)), [], [])
         self._staged[member.manifest.digest] = staged
         for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
             progress(number, member.facts.entries, f"{member.facts.content}")
+            place = (target, kind.portable.lineage(recipe))
             if is_held(root / leaf):
                 self.present += 1
+                self._there.add(place)
                 continue
+            staged.places.append(place)
             staged.batch.add(recipe, target, binary)
             digest = program_digest(binary).hexdigest()
             staged.made.append(MadeEntry(kind.name, root, recipe.entry.key, digest, target.family, signer=signer))
@@ -137,6 +169,7 @@ class _Import(contextlib.ExitStack):
                     self.present += 1
                 else:
                     self.published.append(replace(one, key=key))
+            self._there.update(staged.places)
 
 
 def _stores(into: Path | None) -> Mapping[KindName, Path]:
@@ -193,7 +226,7 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
             if recipes is not None:
                 if order.unattended and signer is None:
                     todo.skipped["recipes that no trusted key has signed"] += recipes.facts.entries
-                else:
+                elif not todo.is_complete():
                     compiled.run(wanted(bundle, recipes, used, todo.stores, Shard()), order.first)
     nothing = not (todo.published or todo.present or compiled.made or compiled.present or compiled.failures)
     if nothing and not todo.skipped and not order.first:

@@ -63,11 +63,15 @@ def check_member(bundle: Bundle, member: MemberManifest, progress: Progress) -> 
 
 
 def checked(bundle: Bundle, member: MemberManifest) -> Iterator[object]:
-    """Yield something for each entry of a member that is in order; raises `BadBundle` at the first that is not."""
+    """Yield something for each entry of a member that is in order, of recipes their lines.
+
+    Raises `BadBundle` at the first that is not.
+    """
     if member.facts.content is BundleContent.RECIPES:
         for lines, given in bundle.recipes(member):
             for line in lines:
-                yield recipe_of(line, given)
+                recipe_of(line, given)
+                yield line
     else:
         yield from programs(bundle, member)
 

@@ -90,7 +90,7 @@ def _scanned(root: Path, kind: str | None) -> Iterator[Entry]:
         raise NotFound(f"{root} {what}", hint=f"name a cache directory, and its --kind: {', '.join(KINDS)}")
     store = Store(known[0], root)
     found = FoundStore(store, StoreOrigin.CONFIGURED, "named")
-    for part in KINDS[known[0]].scanner.parts(found, datetime.now(UTC), (), None, names=False):
+    for part in KINDS[known[0]].scanner.parts(found, datetime.now(UTC), (), None, inside=False):
         yield from part.entries
 
 

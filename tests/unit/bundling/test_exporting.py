@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import forks
+from tests.support.builders import native
 from xpucached.bundling import sources
 from xpucached.bundling.__main__ import carry_out
 from xpucached.domain.bundles import BundleContent, Compression, ExportBundle, ExportReport, InspectBundle
+from xpucached.domain.names import EntryKey
 from xpucached.errors import AlreadyThere, BadBundle, Denied, NotFound
+from xpucached.kinds.sycl import portable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +92,33 @@ def test_what_cannot_travel_is_left_out_and_said(sycl_store: SyclStore, tmp_path
     assert told.recipes == 1
     assert sorted(told.skipped.values()) == [1, 1]
     assert [one.facts.content for one in told.view.members] == [BundleContent.RECIPES]
+
+
+def test_a_damaged_program_or_one_that_is_replaced_meanwhile_does_not_travel(
+    sycl_store: SyclStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, damaged = sycl_store.add("_ZTS1a"), sycl_store.add("_ZTS1b", binary=native(300)[:200])
+    entries = {one.id.key: one for one in sources._scanned(sycl_store.root, None)}
+    found = {
+        leaf.bin.parent: entries[EntryKey(str(leaf.bin.relative_to(sycl_store.root).with_suffix("")))]
+        for leaf in (whole, damaged)
+    }
+
+    files, _ = portable.pack(found[whole.bin.parent])
+    assert sorted(files.values()) == sorted([whole.bin.read_bytes(), whole.src.read_bytes()])
+    with pytest.raises(ValueError, match="its program is damaged"):
+        portable.pack(found[damaged.bin.parent])
+
+    def replaced(directory: int, name: str) -> tuple[bytes, os.stat_result]:
+        told = before(directory, name)
+        shutil.copy(whole.src, tmp_path / "new")
+        (tmp_path / "new").rename(whole.src)
+        return told
+
+    before = portable._read
+    monkeypatch.setattr(portable, "_read", replaced)
+    with pytest.raises(ValueError, match="a program is writing it"):
+        portable.pack(found[whole.bin.parent])
 
 
 @pytest.mark.flow

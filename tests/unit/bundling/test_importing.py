@@ -14,14 +14,17 @@ from msgspec.structs import replace
 
 from tests.support import forks
 from tests.support.builders import sycl_target
-from tests.support.bundles import HOW, TARGET, facts, forge, leaf, packed, tar
+from tests.support.bundles import HOW, TARGET, facts, forge, good, leaf, packed, tar
 from xpucached.bundle import members
+from xpucached.bundle.trust import SignatureVerdict
 from xpucached.bundling import importing
 from xpucached.bundling.drivers import UsedDriver
 from xpucached.bundling.rebuilding import Shard
 from xpucached.domain.bundles import BundleFacts, CompilerLibrary, ImportBundle, RecipeLine
 from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.names import KindName
+from xpucached.errors import DiskError
+from xpucached.host import compiler_files
 from xpucached.kinds.sycl import recipes
 from xpucached.planning.imports import Taken, Taking, judge
 
@@ -81,6 +84,57 @@ def test_each_recipe_is_in_one_part() -> None:
 
     assert sorted(line for part in parts for line in part) == sorted(lines)
     assert all(parts)
+
+
+def begun(place: Path, more: UsedDriver, into: Path) -> importing._Import:
+    """Begin to take in a bundle with one entry, as if a trusted key had signed it."""
+    plain = tar(good())
+    told = facts(plain, compiler=(LIBRARY,), isa="cpu:0")
+    bundle = members.opened(forge(place, packed(plain), told))
+    return importing._Import(ImportBundle(place, into), bundle, more)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> UsedDriver:
+    """Return a driver whose compiler is that of the bundle, unless a test says otherwise."""
+    monkeypatch.setattr(importing, "verdict", lambda *_: SignatureVerdict("key", ""))
+    monkeypatch.setattr(compiler_files, "compiler_files", lambda _: (LIBRARY,))
+    monkeypatch.setattr(UsedDriver, "isa", lambda *_: "cpu:0")
+    here = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
+    return UsedDriver(OtherDriver((TARGET,), "", {}), here, {})
+
+
+def test_room_is_asked_for_what_is_taken_in_as_it_is(
+    installed: UsedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_ROOM", 1 << 60)
+    with begun(tmp_path / "fits", installed, tmp_path / "store") as todo, pytest.raises(DiskError, match="less room"):
+        todo.judge_all(lambda *_: None)
+
+    monkeypatch.setattr(compiler_files, "compiler_files", lambda _: (CompilerLibrary("libigc.so", "build-id:01"),))
+    with begun(tmp_path / "other", installed, tmp_path / "store") as todo:
+        todo.judge_all(lambda *_: None)
+
+    assert [taken.taking for _, taken in todo.taken] == [Taking.REBUILD]
+    assert not (tmp_path / "store").exists()
+
+
+def test_recipes_are_left_to_be_compiled_unless_all_their_programs_came(installed: UsedDriver, tmp_path: Path) -> None:
+    with begun(tmp_path / "bundle", installed, tmp_path / "store") as todo:
+        todo.judge_all(lambda *_: None)
+        todo._lines = [RecipeLine(KindName("sycl"), TARGET.family, leaf()[0].partition("/")[2], "", 0)]
+        assert not todo.is_complete()
+
+        todo.publish(lambda *_: None)
+        assert todo.is_complete()
+
+        todo._lines.append(replace(todo._lines[0], at="1/2/3"))
+        assert not todo.is_complete()
+    # What is there already counts as well.
+    with begun(tmp_path / "again", installed, tmp_path / "store") as todo:
+        todo.judge_all(lambda *_: None)
+        todo._lines = [RecipeLine(KindName("sycl"), TARGET.family, leaf()[0].partition("/")[2], "", 0)]
+        assert todo.is_complete()
 
 
 @pytest.mark.flow

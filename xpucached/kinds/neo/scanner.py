@@ -36,7 +36,7 @@ def parts(
     writer_since: datetime | None,  # noqa: ARG001 - its lock tells who writes
     *,
     quick: bool = False,
-    names: bool = True,  # noqa: ARG001 - they cost nothing here
+    inside: bool = True,  # noqa: ARG001 - it costs nothing here
 ) -> Iterator[Scan]:
     """Look at a store bit by bit; see `Scanner.parts`."""
     try:

@@ -75,18 +75,23 @@ def portable_hash(data: bytes) -> int:
     return _mixed(state)
 
 
+_LONG: Final = 1 << 20
+
+
 @cache
 def _hash_function() -> Callable[[bytes], int]:
     """Take libstdc++'s own function (2 GB/s) if the host has it; it is the very one the runtime calls."""
     try:
-        native = ctypes.CDLL("libstdc++.so.6")["_ZSt11_Hash_bytesPKvmm"]
+        # For what is short, to let other threads go on and to wait for them takes longer than the hash.
+        short, long = (one("libstdc++.so.6")["_ZSt11_Hash_bytesPKvmm"] for one in (ctypes.PyDLL, ctypes.CDLL))
     except (OSError, AttributeError):
         return portable_hash
-    native.restype = ctypes.c_size_t
-    native.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t)
+    for native in (short, long):
+        native.restype = ctypes.c_size_t
+        native.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t)
 
     def native_hash(data: bytes) -> int:
-        return int(native(data, len(data), _SEED))
+        return int((short if len(data) < _LONG else long)(data, len(data), _SEED))
 
     sample = b"xpucached \x00 probe"
     return native_hash if native_hash(sample) == portable_hash(sample) else portable_hash

@@ -54,10 +54,11 @@ def pack(entry: Entry) -> tuple[Mapping[str, bytes], Recipe]:
             here = stack.enter_context(fs.directory_in(here, name, status.st_dev))
         if listing.exists(here, f"{slot}.lock"):
             raise ValueError("a program is writing it")
-        source = _read(here, f"{slot}.src")
-        program = _read(here, f"{slot}.bin")
+        source, before = _read(here, f"{slot}.src")
+        program, _ = _read(here, f"{slot}.bin")
         # Who replaced one meanwhile replaced both.
-        if _read(here, f"{slot}.src") != source or listing.exists(here, f"{slot}.lock"):
+        after = os.stat(f"{slot}.src", dir_fd=here, follow_symlinks=False)
+        if _state(after) != _state(before) or listing.exists(here, f"{slot}.lock"):
             raise ValueError("a program is writing it")
     files = {f"{'/'.join(path)}/{_SLOT}.bin": program, f"{'/'.join(path)}/{_SLOT}.src": source}
     if entry.environment is None:
@@ -66,13 +67,17 @@ def pack(entry: Entry) -> tuple[Mapping[str, bytes], Recipe]:
     return files, recipe
 
 
-def _read(directory: int, name: str) -> bytes:
+def _read(directory: int, name: str) -> tuple[bytes, os.stat_result]:
     with fs.regular_file(directory, name) as (descriptor, found):
         if found.st_uid != os.geteuid():
             raise ValueError("somebody else wrote it")
         if found.st_size > entry_format.READ_LIMIT:
             raise ValueError("it is too large")
-        return fs.read(descriptor, entry_format.READ_LIMIT)
+        return fs.read(descriptor, min(entry_format.READ_LIMIT, found.st_size + 1)), found
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def unpack(store: Store, target: Target, files: Mapping[str, bytes]) -> tuple[Recipe, bytes]:

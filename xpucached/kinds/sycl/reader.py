@@ -245,8 +245,8 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
         entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_defective(entry, defects.MISPLACED, wrong), live=False)
     whole = source.image if source.whole else b""
-    named = images.kernels(source.image) if look.names else ()
-    entry = replace(entry, kernels=named, input=formats.input_digest(whole))
+    if look.inside:
+        entry = replace(entry, kernels=images.kernels(source.image), input=formats.input_digest(whole))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.family if entry.environment else ""
@@ -326,6 +326,8 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
             frame = _frame(descriptor, status.st_size)
             if not frame.length and frame.defect is not None:
                 return _defective(entry, frame.defect, frame.detail)
+            if not look.inside:
+                return _framed(look, entry, frame)
             payload = fs.read(descriptor, min(frame.length, entry_format.READ_LIMIT), frame.offset)
             whole = len(payload) == frame.length
             read_apart = None if whole else large_digest(look, entry.id.key, descriptor, status, frame)
@@ -336,11 +338,15 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
         binary=formats.image_format(payload),
         digest=program_digest(payload).hexdigest() if whole else read_apart,
         # A native image has no entry points of its own; the compiled program names its kernels by section.
-        kernels=entry.kernels or (images.kernels(payload) if look.names else ()),
+        kernels=entry.kernels or images.kernels(payload),
     )
     wrong = images.damage(payload, intel=intel) if whole else None
     if wrong:
         return _defective(entry, defects.BIN_PAYLOAD_DAMAGED, wrong)
+    return _framed(look, entry, frame)
+
+
+def _framed(look: ScanState, entry: Entry, frame: entry_format.Frame) -> Entry:
     return _defective(entry, frame.defect, frame.detail, look.found.readers) if frame.defect else entry
 
 

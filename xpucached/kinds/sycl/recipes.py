@@ -25,7 +25,7 @@ from xpucached.kinds import fs, images, listing
 from xpucached.kinds.sycl import entry_format, locks, makers, targets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from xpucached.domain.recipes import RecordedRecipe
@@ -43,6 +43,8 @@ _ACCESS_TIME: Final = "access-time"
 _RETRIES: Final = 3
 _SYNCING: Final = 4
 """Threads that wait for a disk, most of the time."""
+_WAITING: Final = 64
+"""Programs that wait for a disk at a time: their files are open."""
 
 _numbers = itertools.count()
 _ours: set[str] = set()
@@ -65,7 +67,7 @@ def recipe(entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoR
             with fs.regular_file(here, f"{slot}.src") as (descriptor, found):
                 if found.st_uid != os.geteuid():
                     return NoRecipe.FOREIGN
-                data = fs.read(descriptor, entry_format.READ_LIMIT)
+                data = fs.read(descriptor, min(entry_format.READ_LIMIT, found.st_size + 1))
                 source = entry_format.source(data, max(found.st_size, len(data)))
     except OSError:
         return NoRecipe.UNREADABLE
@@ -126,6 +128,7 @@ class LeafBatch:
         self._together = together
         self._stack = contextlib.ExitStack()
         self._pool = ThreadPoolExecutor(_SYNCING)
+        self._free = threading.Semaphore(_WAITING)
         self._syncing: list[Future[None]] = []
         self._root = self._device = self._staging = -1
         self._beside: dict[str, tuple[list[str], int]] = {}
@@ -138,7 +141,7 @@ class LeafBatch:
 
     def __exit__(self, *_: object) -> None:
         with self._stack:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown()
             _ours.difference_update(self._beside)
             for name in self._beside:
                 _discard(self._staging, name)
@@ -155,21 +158,16 @@ class LeafBatch:
         if _ACCESS_TIME in recipe.facts:
             contents["0_access_time.txt"] = b"%d" % time.time_ns()
         name = self._made(directory_mode, _path(recipe, environment))
-        with fs.directory_in(self._staging, name, self._device) as leaf:
-            for file, content in contents.items():
-                _write(leaf, file, content, file_mode)
-        if self._together:
-            self._syncing.append(self._pool.submit(self._sync, name, *contents))
-        else:
-            self._sync(name, *contents)
-
-    def _sync(self, name: str, *files: str) -> None:
-        """Wait until the disk has what lies beside."""
-        with fs.directory_in(self._staging, name, self._device) as leaf:
-            for file in files:
-                with fs.regular_file(leaf, file) as (descriptor, _):
-                    os.fsync(descriptor)
-            os.fsync(leaf)
+        self._free.acquire()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._free.release)
+            leaf = stack.enter_context(fs.directory_in(self._staging, name, self._device))
+            waiting = [stack.enter_context(_written(leaf, *one, file_mode)) for one in contents.items()]
+            if self._together:
+                # Who waits for them closes them.
+                self._syncing.append(self._pool.submit(_sync, stack.pop_all(), (*waiting, leaf)))
+            else:
+                _sync(stack, (*waiting, leaf))
 
     def publish(self) -> Iterator[EntryKey | None]:
         """Wait until the disk has them all, and put one after the other in its place; see `Portable.batch`."""
@@ -221,7 +219,16 @@ def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
             return
 
 
-def _write(leaf: int, name: str, content: bytes, mode: int) -> None:
+def _sync(opened: contextlib.ExitStack, descriptors: Iterable[int]) -> None:
+    """Wait until the disk has what was written, and close it."""
+    with opened:
+        for one in descriptors:
+            os.fsync(one)
+
+
+@contextlib.contextmanager
+def _written(leaf: int, name: str, content: bytes, mode: int) -> Iterator[int]:
+    """Write a file; give its descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=leaf)
     try:
@@ -229,6 +236,7 @@ def _write(leaf: int, name: str, content: bytes, mode: int) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
         os.fchmod(descriptor, mode & 0o666)
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -33,7 +33,7 @@ class ScanState:
     rows: KnownCursor
     writer_since: datetime | None
     quick: bool
-    names: bool  #: whether kernels are named
+    inside: bool  #: whether programs are read
     root: int
     status: os.stat_result
     faults: tuple[StoreFault, ...] = ()

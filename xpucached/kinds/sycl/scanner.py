@@ -59,12 +59,12 @@ def parts(
     writer_since: datetime | None,
     *,
     quick: bool = False,
-    names: bool = True,
+    inside: bool = True,
 ) -> Iterator[Scan]:
     """Look at a store bit by bit; see `Scanner.parts`."""
     try:
         with fs.root_directory(os.fspath(found.store.root)) as (root, status):
-            look = ScanState(found, now, KnownCursor(known), writer_since, quick, names, root, status)
+            look = ScanState(found, now, KnownCursor(known), writer_since, quick, inside, root, status)
             look.faults = doctor.met(found, root, now, writer_since)
             yield from _walk_root(look)
             yield look.part(last=True)
