@@ -13,7 +13,7 @@ from xpucached.cli import bundle_options, examples, fleet_options, habits, looki
 from xpucached.cli import option_values as values
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
-from xpucached.errors import RequestError, guess
+from xpucached.errors import RequestError, guess, mistyped
 from xpucached.render.variables import Syntax
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class _ArgumentParser(argparse.ArgumentParser):
             deeper = [name for name, below in known.items() if typed[1] in _commands(below)]
             near = f"did you mean {deeper[0]} {typed[1]}?" if len(deeper) == 1 else guess(typed[1], known)
             message = f"no command {typed[1]!r}{f'; {near}' if near else ''}"
-        raise RequestError(message, hint=f"{self.prog} --help")
+        elif message.endswith("required: COMMAND"):
+            message = f"missing: a command; expected one of {', '.join(_commands(self))}"
+        raise RequestError(mistyped(message), hint=f"{self.prog} --help")
 
 
 def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:

@@ -80,7 +80,9 @@ def declare(parser: argparse.ArgumentParser, verb: str) -> None:
     if known.patterns:
         group.add_argument("patterns", nargs="*", metavar="PATTERN", help="only those with such names: 'llama*'")
     if known.states:
-        group.add_argument("--state", choices=known.states, metavar="STATE", help=", ".join(known.states))
+        group.add_argument(
+            "--state", choices=[str(one) for one in known.states], metavar="STATE", help=", ".join(known.states)
+        )
     group.add_argument("--since", type=_age, metavar="AGE", help="only those of the last 7d, 12h, …")
     group.add_argument("--sort", choices=known.keys, metavar="KEY", help=", ".join(known.keys))
     if not known.limited:

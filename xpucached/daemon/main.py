@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from xpucached import __version__, logs, settings
 from xpucached.daemon import configuration, memory, worker
 from xpucached.daemon.lock import alone
-from xpucached.errors import RequestError, SettingsError, XpucachedError
+from xpucached.errors import RequestError, SettingsError, XpucachedError, mistyped
 from xpucached.printing import lines, safe
 from xpucached.settings import model_files
 from xpucached.threads import all_end
@@ -27,7 +27,7 @@ _ENDING: Final = 3.0
 
 class _OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise RequestError(message, hint=f"{self.prog} --help")
+        raise RequestError(mistyped(message), hint=f"{self.prog} --help")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -138,5 +138,5 @@ def test_a_user_waits_for_their_own_daemon(capsys: pytest.CaptureFixture[str]) -
 def test_without_it_nobody_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("driver-changed", Daemon(None)) == 0
     assert capsys.readouterr().out == "told\n"
-    with pytest.raises(RequestError, match="not allowed with"):
+    with pytest.raises(RequestError, match="not together with"):
         arguments.parse(["driver-changed", "--wait", "--no-wait"])

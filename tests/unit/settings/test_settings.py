@@ -543,8 +543,8 @@ def test_each_mistake_stands_in_a_line_of_its_own_where_the_daemon_refuses_to_st
     ("words", "said"),
     [
         (["--foo", "x"], "not understood: --foo x"),
-        (["--user", "--system"], "argument --system: not allowed with argument --user"),
-        (["--config"], "argument --config: expected one argument"),
+        (["--user", "--system"], "--system: not together with --user; give one of them"),
+        (["--config"], "--config: its value is missing"),
     ],
 )
 def test_the_daemon_refuses_options_as_it_refuses_all(
