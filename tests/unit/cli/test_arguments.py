@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.cli import arguments
+from xpucached.cli import arguments, option_values
 from xpucached.errors import RequestError, mistyped
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def wrong(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
             yield [f"{name}=1"]
         else:
             yield [name]
-        if one.choices is not None or one.type not in {None, arguments.values.path}:
+        if one.choices is not None or one.type not in {None, option_values.path}:
             yield [f"{name}=\0zzz"]
     if parser._mutually_exclusive_groups:
         for group in parser._mutually_exclusive_groups:
