@@ -104,7 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             answers.flush()
 
         try:
-            told = messages.parse(file.read(_LARGEST), largest=_LARGEST)
+            # A path need not be UTF-8.
+            told = messages.parse(file.read(_LARGEST), largest=_LARGEST, escaped_bytes=True)
             order = cast("BundleOrder | FleetOrder", codec.convert(told, BundleOrder | FleetOrder))
             progress = Paced(lambda *how_far: say({"progress": how_far}))
             match order:

@@ -237,7 +237,7 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool) -> messages.Json:
         try:
             with os.fdopen(os.dup(answers), "rb") as lines:
                 while line := lines.readline(_LARGEST):
-                    said = messages.members(messages.parse(line, largest=_LARGEST, depth=32))
+                    said = messages.members(messages.parse(line, largest=_LARGEST, depth=32, escaped_bytes=True))
                     match said:
                         case {"progress": [int(done), int(total), str(words)]}:
                             show(done, total, words)

@@ -161,7 +161,8 @@ def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Ev
         finally:
             child.end(started)
     try:
-        match messages.parse(said.rstrip(b"\n").rpartition(b"\n")[2], largest=_LARGEST, depth=32):
+        last = said.rstrip(b"\n").rpartition(b"\n")[2]
+        match messages.parse(last, largest=_LARGEST, depth=32, escaped_bytes=True):
             case {"report": report}:
                 return cast("ImportReport", codec.convert(report, ImportReport))
             case {"error": {"code": WrongHost.code}}:

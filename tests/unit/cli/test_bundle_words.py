@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import bundles as made
+from xpucached import codec
 from xpucached.cli import bundles
-from xpucached.domain.bundles import InspectBundle
+from xpucached.domain.bundles import InspectBundle, InspectReport
 from xpucached.errors import RequestError, XpucachedError
 from xpucached.processes import child
 
@@ -35,6 +38,15 @@ def test_no_control_character_of_the_program_reaches_the_terminal(
     assert "two" in said
     assert all(one.isprintable() or one == "\n" for one in said)
     assert len(said) < 100_000
+
+
+@pytest.mark.flow
+def test_a_bundle_may_lie_at_a_path_that_is_no_utf_8(tmp_path: Path) -> None:
+    plain = made.tar(made.good())
+    place = made.forge(tmp_path / os.fsdecode(b"\xff"), made.packed(plain), made.facts(plain))
+    report = codec.convert(bundles.asked(InspectBundle(place), quiet=True), InspectReport)
+    assert isinstance(report, InspectReport)
+    assert report.view.path == place
 
 
 @pytest.mark.parametrize("words", [("-----BEGIN PRIVATE KEY-----\nx",), ("x -----BEGIN EC PRIVATE KEY-----",)])
