@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -519,10 +520,16 @@ def test_every_runtimes_trace_is_understood(
     host: Daemon, runtime: Callable[[str], Runtime], workload: Path, tmp_path: Path, name: str
 ) -> None:
     real = runtime(name)
-    driven(host, real, tmp_path / "driver")
+    if name != "rt2026.2":
+        driven(host, real, tmp_path / "driver")
     host.start()
     program = [str(real.python), "-W", "ignore", str(workload), "small"]
-    host.ctl("model", "add", "net", "--", *program)
+    added = host.ctl("model", "add", "net", "--", *program)
+    if name == "rt2026.2":
+        # Nothing leads to the driver that lies beside dpnp: the line that is printed for that is typed as it stands.
+        assert "libintelocl.so" not in str(host.ask("env", "net"))
+        line = next(one for one in added.stderr.splitlines() if " --replace " in one)
+        host.ctl(*shlex.split(line)[1:])
     host.ctl("prewarm", "net")
     cold, proof = list[dict[str, int]](host.rows("runs", "net")[0]["passes"])  # type: ignore[call-overload]
     assert cold["created"] == proof["used"] == len(host.rows("ls", "--model", "net")) > 0

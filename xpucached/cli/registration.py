@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import ModelStatus
 
 _DRIVERS: Final = ("libze_intel_gpu.so.1", "libigdrcl.so", "libintelocl.so")
+_LEADING: Final = ("OCL_ICD_FILENAMES", "OCL_ICD_VENDORS", "ZE_ENABLE_ALT_DRIVERS")
 _LOADER: Final = "libOpenCL.so.1"
 
 
@@ -69,7 +70,7 @@ def brought_driver(program: str, variables: Mapping[str, str]) -> Mapping[str, s
 
     Empty if there is none, or the program has variables that lead to one already.
     """
-    if any(variables.get(name) for name in ("OCL_ICD_FILENAMES", "OCL_ICD_VENDORS", "ZE_ENABLE_ALT_DRIVERS")):
+    if any(map(variables.get, _LEADING)):
         return {}
     libraries = Path(program).parent.resolve().parent / "lib"
     driver = next((libraries / name for name in _DRIVERS if _is_file(libraries / name)), None)
@@ -91,7 +92,7 @@ def leads_to_a_device(model: ModelStatus, environ: Mapping[str, str], command: S
     rest = f"-- {plain(shlex.join(command))}" if command else "…  # the rest as before"
     if found := brought_driver(model.exercise.python or next(iter(model.command), ""), model.variables):
         return _leading(f"xpucachectl model add {name} --replace", rest, found, environ)
-    if model.exercise.loader is not Loader.COMMAND or model.exercise.device:
+    if model.exercise.loader is not Loader.COMMAND or model.exercise.device or any(map(model.variables.get, _LEADING)):
         return ""
     return (
         "no driver was found for its programs, and it is not run without one. If they need none (OpenVINO or"

@@ -7,6 +7,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import all_models, find_model
 from xpucached.catalog.runs import KEPT, newest_libraries, newest_runs
@@ -120,7 +122,8 @@ class Explainer:
             )
         self._known |= {one.build: one for one in runtime_checks}
         self._note(model, seen)
-        return runtime_checks
+        # What is known of a build holds wherever it lies.
+        return tuple(replace(check, library=one.library) for check, one in zip(runtime_checks, found, strict=True))
 
     async def _runtime_check(self, runtime: SyclRuntime, variables: Mapping[str, str], signature: str) -> RuntimeCheck:
         # Without a device nothing can be built, so what is not known now may be known with the next driver.

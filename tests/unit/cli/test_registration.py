@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import api_stub
 from xpucached.api.requests import AddModel
@@ -129,6 +130,8 @@ def test_a_driver_of_the_environment_is_found_and_the_lines_that_lead_there(tmp_
     needs_none = registration.leads_to_a_device(cold(program), {}, [program]).splitlines()[-1]
     assert needs_none == f"  xpucachectl model add net --replace --device cpu -- {program}"
     assert registration.leads_to_a_device(cold(program, RunSpec(device="xpu")), {}) == "", "it says that it needs one"
+    led = replace(cold(program), variables={"ZE_ENABLE_ALT_DRIVERS": "/opt/libze_intel_gpu.so.1"})
+    assert registration.leads_to_a_device(led, {}) == "", "it is led to one, which has no device now"
 
 
 def cold(program: str, exercise: RunSpec = PLAIN) -> ModelStatus:

@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
+from msgspec.structs import replace
+
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
-from xpucached.domain.libraries import SyclRuntime
+from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry
@@ -126,3 +128,22 @@ def test_a_runtime_that_was_checked_is_known_where_it_cannot_be_noted(monkeypatc
 
     assert asyncio.run(twice()) == [done, done]
     assert checked == [runtime]
+
+
+def test_what_is_known_of_a_runtime_is_told_of_where_the_model_s_own_lies() -> None:
+    known = RuntimeCheck("build", Path("/first/libsycl.so.8"), Safety.UNSAFE, "it crashed", NOW)
+    own = SyclRuntime(Path("/second/libsycl.so.8"), known.build, 1)
+
+    async def read(*_: object) -> dict[str, RuntimeCheck]:
+        return {known.build: known}
+
+    driver, met = SimpleNamespace(variables={}), SimpleNamespace(signature="host")
+    settings, present = SimpleNamespace(driver=driver), SimpleNamespace(seen_by=lambda _name: met)
+    context = SimpleNamespace(read=read, settings=settings, present=present)
+    model = Model(ModelName("net"), Workload(("/bin/true",), Path("/"), {}, 60.0))
+
+    async def told() -> tuple[RuntimeCheck, ...]:
+        explainer = explain.Explainer(cast("Context", context), cast("StoreFinder", None), cast("Prewarmer", None))
+        return await explainer._checked(model, Libraries((own,)))
+
+    assert asyncio.run(told()) == (replace(known, library=own.library),)
