@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Protocol
 
     class Stream(Protocol):
@@ -42,6 +43,35 @@ def plain(text: str, longest: int = LONGEST) -> str:
     """Write a sentence in one line, whatever values it quotes; what is left out at its end becomes ``…``."""
     kept = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return safe(" ".join(kept.split()))
+
+
+BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-")
+"""Characters that no shell takes for more than themselves."""
+
+
+def quoted(text: str) -> str:
+    r"""Quote a word for who copies it into a shell: it is the same word when it was shown, also by `plain`.
+
+    What would be written otherwise there (several spaces, the end of a line, escapes) stands as ``$'\x0a'``.
+    """
+    if text and BARE.issuperset(text):
+        return text
+    if plain(text, len(text)) == text:
+        return "'" + text.replace("'", "'\"'\"'") + "'"
+    return f"$'{''.join(map(_in_shell, text))}'"
+
+
+def command(words: Iterable[str]) -> str:
+    """Write a command line, each word `quoted`."""
+    return " ".join(map(quoted, words))
+
+
+def _in_shell(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable() and character != " ":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
 def encodable(text: str) -> str:

@@ -10,6 +10,8 @@ import _socket
 import os
 import sys
 
+from xpucached.printing import quoted
+
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
     import socket
@@ -265,9 +267,7 @@ def _see(found: os.stat_result, place: str, trusted: Trusted) -> bool:
     _belongs(found, place, trusted)
     others = trusted.others_write(found)
     if others and not found.st_mode & _STICKY:
-        import shlex  # noqa: PLC0415 - it takes long to load
-
-        hint = f"chmod go-w {shlex.quote(place)}"
+        hint = f"chmod go-w {quoted(place)}"
         raise UntrustedPeer(f"others may write to {place}, on the way to the socket", hint, place)
     return others
 

@@ -11,7 +11,6 @@ import binascii
 import hashlib
 import os
 import re
-import shlex
 import stat
 import tomllib
 from datetime import UTC, date, datetime
@@ -25,6 +24,7 @@ from xpucached.bundle import words
 from xpucached.bundle.layout import Descriptor, canonical, descriptor, parsed
 from xpucached.domain.bundles import DOMAIN
 from xpucached.errors import BadBundle, MissingExtra, NotFound, RequestError
+from xpucached.printing import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -125,7 +125,7 @@ def private_key(given: str, password: bytes | None = None) -> SigningKey:
     if _PRIVATE.search(text) is None:
         raise RequestError(f"{'this' if '-----BEGIN' in given else given} is no private key", hint=_MAKE_ONE)
     if shared:  # said only of what is a key: somebody might do as the hint says to any other file
-        raise RequestError(f"{given} can be read by others: it is no secret", hint=f"chmod 600 {shlex.quote(given)}")
+        raise RequestError(f"{given} can be read by others: it is no secret", hint=f"chmod 600 {quoted(given)}")
     try:
         key = form.load_pem_private_key(text, password)
     except (ValueError, TypeError) as error:

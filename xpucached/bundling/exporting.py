@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shlex
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from xpucached.domain.bundles import BundleContent, BundleFacts, ExportReport, R
 from xpucached.domain.plans import NoRecipe
 from xpucached.errors import Conflict, NotFound
 from xpucached.kinds.table import KINDS
+from xpucached.printing import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -225,7 +225,7 @@ def _check_switches(switches: Mapping[str, str], order: ExportBundle) -> None:
 
 def _unknown(foreign: Iterable[Target | None], model: str | None) -> str:
     some = sorted({one.toolchain for one in foreign if one is not None})
-    own = f'; with the variables of the model: eval "$(xpucachectl env {shlex.quote(model)})"' if model else ""
+    own = f'; with the variables of the model: eval "$(xpucachectl env {quoted(model)})"' if model else ""
     return (
         f"of the driver {', '.join(some)} it is not known here by which libraries it compiles: its programs are"
         " taken in nowhere, but rebuilt from their recipes (--driver-root DIR names a driver that is not installed"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import shutil
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-from xpucached import __version__
+from xpucached import __version__, printing
 from xpucached.cli import bundle_options, examples, fleet_options, habits, looking_options, narrowing, workload_options
 from xpucached.cli import option_values as values
 from xpucached.domain.plans import EvictReason
@@ -58,7 +57,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if extra:
         if options.verb == "model add" and not extra[0].startswith("-"):
             raise RequestError(
-                "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {shlex.join(extra)}"
+                "the model's command stands behind --", hint=f"{_ADD} {options.name} -- {printing.command(extra)}"
             )
         first = getattr(options, "model", None) if options.verb in {"run", "trace"} else None
         # A word before the program's is a model, unless there is a program of that name.
@@ -66,7 +65,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if options.verb in {"run", "trace"} and not command and (is_program or not extra[0].startswith("-")):
             # Options of the program that are ours, too, were taken for ours.
             at = argv.index(first if first and is_program else extra[0], argv.index(options.verb) + 1)
-            hint = shlex.join(["xpucachectl", *argv[:at], "--", *argv[at:]])
+            hint = printing.command(["xpucachectl", *argv[:at], "--", *argv[at:]])
             raise RequestError("the program stands behind --", hint=hint)
         now = next((values.RENAMED[name] for one in extra if (name := one.partition("=")[0]) in values.RENAMED), "")
         called = f"; it is called {now} now" if now else ""

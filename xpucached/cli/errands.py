@@ -6,7 +6,6 @@ Two users' jobs go on at a time, as when the driver has changed: a host has othe
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from xpucached.cli.progress import ended, shower
 from xpucached.domain.jobs import Job, JobState, Progress
 from xpucached.domain.names import JobId
 from xpucached.errors import RunFailed
-from xpucached.printing import plain
+from xpucached.printing import plain, quoted
 from xpucached.render.jobs import progress
 from xpucached.render.text import section
 
@@ -81,7 +80,7 @@ def _told(
     if output.quiet:
         return "\n".join(f"{owner}:{plain(name)}" for name in names(job).splitlines())
     # A command in it is meant for this user's worker.
-    text = hints.aimed(write(job, output.style), f"--of {shlex.quote(owner)} ", os.environ)
+    text = hints.aimed(write(job, output.style), f"--of {quoted(owner)} ", os.environ)
     return section(owner, text, output.style)
 
 
@@ -133,6 +132,6 @@ class _Jobs:
             going = {user: job for user, job in self._jobs.items() if not ended(job)}
         for user, job in sorted(going.items()):
             sudo = "" if os.geteuid() == 0 else "sudo "
-            end = sudo + hints.to_end_a_job(plain(job.id), f"--of {shlex.quote(plain(user))} ", root=True)
+            end = sudo + hints.to_end_a_job(plain(job.id), f"--of {quoted(user)} ", root=True)
             print(f"xpucachectl: job {plain(job.id)} of {plain(user)} goes on; to end it: {end}", file=sys.stderr)
         return RunFailed.exit if going else 0

@@ -7,8 +7,9 @@ Daemons and flows name a command by its verb.  How this person reached the daemo
 from __future__ import annotations
 
 import re
-import shlex
 from typing import TYPE_CHECKING, Final
+
+from xpucached.printing import command, quoted
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -43,9 +44,9 @@ _ROOTS: Final = re.compile(rf"(?<!sudo )(?<!' )\b(?={_OURS}|systemctl (?!--user)
 def flags(options: Namespace) -> str:
     """Return what leads a command to the daemon that was asked, with a space behind it; empty if nothing has to."""
     if options.socket is not None:
-        return f"--socket {shlex.quote(str(options.socket))} "
+        return f"--socket {quoted(str(options.socket))} "
     if options.of:
-        return f"--of {shlex.quote(options.of)} "
+        return f"--of {quoted(options.of)} "
     return f"--{options.scope} " if options.scope else ""
 
 
@@ -72,9 +73,9 @@ def _parted(job: str) -> tuple[str, str]:
     uid, point, number = job.partition(".")
     whose, name = (f"--of {uid} ", number) if point and uid.isdecimal() else ("", job)
     # It is a user's word, and stands in a command that root may type.
-    return whose, shlex.quote(name)
+    return whose, quoted(name)
 
 
 def as_root(argv: Sequence[str]) -> str:
     """Return a command line as root would be given it."""
-    return f"as root: sudo xpucachectl {shlex.join(argv)}"
+    return f"as root: sudo xpucachectl {command(argv)}"

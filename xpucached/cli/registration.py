@@ -6,13 +6,12 @@ Nothing of it is a refusal: what is not there yet may be there when the model is
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import codec
+from xpucached import codec, printing
 from xpucached.domain.workloads import Loader
-from xpucached.printing import plain
+from xpucached.printing import plain, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -88,8 +87,8 @@ def leads_to_a_device(model: ModelStatus, environ: Mapping[str, str], command: S
 
     With a ``command`` that is all of what the model was registered with, the line to type is a whole one.
     """
-    name = plain(shlex.quote(model.name))
-    rest = f"-- {plain(shlex.join(command))}" if command else "…  # the rest as before"
+    name = quoted(model.name)
+    rest = f"-- {printing.command(command)}" if command else "…  # the rest as before"
     if found := brought_driver(model.exercise.python or next(iter(model.command), ""), model.variables):
         return _leading(f"xpucachectl model add {name} --replace", rest, found, environ)
     if model.exercise.loader is not Loader.COMMAND or model.exercise.device or any(map(model.variables.get, _LEADING)):
@@ -102,7 +101,7 @@ def leads_to_a_device(model: ModelStatus, environ: Mapping[str, str], command: S
 
 def _leading(again: str, rest: str, found: Mapping[str, str], environ: Mapping[str, str]) -> str:
     driver = plain([*found.values()][-1])
-    options = " ".join(f"--env {shlex.quote(f'{key}={text}')}" for key, text in found.items())
+    options = " ".join(f"--env {quoted(f'{key}={text}')}" for key, text in found.items())
     table = ", ".join(f"{key} = {codec.dumps(text).decode('ascii')}" for key, text in found.items())
     home = environ.get("XDG_CONFIG_HOME", "")
     file = os.path.join(home if home.startswith("/") else "~/.config", "xpucached/xpucached.toml")  # noqa: PTH118 - of ~

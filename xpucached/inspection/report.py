@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -13,6 +12,7 @@ from xpucached.inspection import containers, device_code
 from xpucached.inspection.acceptance import cpu_availability, gpu_availability
 from xpucached.inspection.content import Content, Unreadable
 from xpucached.inspection.places import COPIES, SearchedFiles
+from xpucached.printing import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ class Inspector:
             for found in place.contents(path):
                 if self._limit is not None and time.monotonic() - began > self._limit:
                     place.notes.append(
-                        f"after {self._limit:.0f} s nothing more was read: xpucachectl inspect {shlex.quote(target)}"
+                        f"after {self._limit:.0f} s nothing more was read: xpucachectl inspect {quoted(target)}"
                     )
                     break
                 try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, Figure, Safety
@@ -11,6 +10,7 @@ from xpucached.domain.models import Outcome, WarmReason, Warmth
 from xpucached.planning.beside_cpu import compared
 from xpucached.planning.compiled import compiled
 from xpucached.planning.shifts import sentence
+from xpucached.printing import command, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -123,7 +123,7 @@ def mapped(model: Model, runs: Iterable[Run]) -> tuple[SyclRuntime, ...] | None:
 
 
 def _command(*words: str) -> str:
-    return shlex.join(["xpucachectl", *words])
+    return command(["xpucachectl", *words])
 
 
 def _own(status: ModelStatus) -> Iterable[Explanation]:
@@ -178,10 +178,10 @@ def _outside(model: Model, store: Path, applications: Sequence[Application], uid
     for one in applications:
         place, which = (store, "") if one.kept is None else (one.kept.root, f" ({one.kept.kind})")
         who = f"process {one.pid} of {one.unit}"
-        drop_in = f"{_command('env', model.name, '--systemd')} (into: systemctl edit {shlex.quote(one.unit)})"
+        drop_in = f"{_command('env', model.name, '--systemd')} (into: systemctl edit {quoted(one.unit)})"
         if not one.visible:
             message = f"{who} runs as user {one.uid}, and we may not see whether it uses the cache"
-            yield Explanation(Cause.HIDDEN, message, f"systemctl show -p Environment {shlex.quote(one.unit)}")
+            yield Explanation(Cause.HIDDEN, message, f"systemctl show -p Environment {quoted(one.unit)}")
         elif not one.enabled:
             yield Explanation(
                 Cause.CACHE_OFF, f"the cache{which} is off in {who}: it compiles everything itself", drop_in

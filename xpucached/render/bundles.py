@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.bundles import (
@@ -17,7 +16,7 @@ from xpucached.domain.bundles import (
     PullReport,
     PushReport,
 )
-from xpucached.printing import plain
+from xpucached.printing import plain, quoted
 from xpucached.render.text import TextStyle, size, table
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def report(of: BundleReport, style: TextStyle) -> str:
         case BundleReplayReport():
             return _replayed(of)
         case KeyReport():
-            signing = f"xpucachectl bundle export --sign {plain(shlex.quote(str(of.secret)))}"
+            signing = f"xpucachectl bundle export --sign {quoted(str(of.secret))}"
             return (
                 f"secret key {plain(str(of.secret))}, for: {signing}\n"
                 f"public key {plain(str(of.public))}, for hosts that shall trust it: ~/.config/xpucached/trust.d,"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from xpucached.domain.stores import StoreState
-from xpucached.printing import plain
+from xpucached.printing import plain, quoted
 from xpucached.render.text import Cell, Colour, age, count, size, table
 
 if TYPE_CHECKING:
@@ -51,6 +50,6 @@ def removed(value: RemovedModel, _style: TextStyle) -> str:
                 back if value.trashed else f"gone: {what}, as nothing is kept in the trash (policy.trash_keep)"
             )
         elif one.state is not StoreState.MISSING:
-            do = f"; if nobody needs it: rm -r {shlex.quote(path)}" if one.named and not one.shared else ""
+            do = f"; if nobody needs it: rm -r {quoted(str(one.path))}" if one.named and not one.shared else ""
             lines.append(f"stays: {what}, for {plain(one.stays)}{do}")
     return "\n".join(lines)

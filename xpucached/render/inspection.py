@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.inspection import CodeForm
-from xpucached.printing import plain
+from xpucached.printing import plain, quoted
 from xpucached.render.text import Cell, Colour, count, fold, seconds, section, size, table
 
 if TYPE_CHECKING:
@@ -81,9 +80,7 @@ def brought(value: Inspection, style: TextStyle) -> str:
             share = f", {one.share:.0%} of all that it has compiled" if one.used and one.share is not None else ""
             lines.append(fold(plain(f"{one.name} on {device.architecture}: {said}{used}{share}"), style, 2))
         if len(files) > _NAMED:
-            lines.append(
-                f"and {count(len(files) - _NAMED, 'file')} more: xpucachectl inspect {plain(shlex.quote(value.target))}"
-            )
+            lines.append(f"and {count(len(files) - _NAMED, 'file')} more: xpucachectl inspect {quoted(value.target)}")
     lines += [fold(plain(note), style, 2) for note in value.notes]
     return section("What its program brings", "\n".join(lines), style) if lines else ""
 

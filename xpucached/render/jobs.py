@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.jobs import UNDER_WAY, JobState
 from xpucached.domain.plans import EvictionReport, EvictReason, PrewarmReport, ReplayReport, ScanReport
 from xpucached.domain.trash import TrashReport, VerifyReport
-from xpucached.printing import plain, safe
+from xpucached.printing import plain, quoted, safe
 from xpucached.render import trash
 from xpucached.render.models import detail, outcome_of
 from xpucached.render.text import Cell, Colour, age, count, fold, seconds, size, table
@@ -224,7 +223,7 @@ def _fate(gone: bool, busy: bool) -> str:  # noqa: FBT001 - two facts, not two s
 def event(one: Event) -> str:
     """Write an event as one line; a field that its message has said already is left out."""
     said = frozenset(re.findall(r"[^\s:;,]+", one.message))
-    rest = "".join(f" {name}={shlex.quote(text)}" for name, text in sorted(one.fields.items()) if text not in said)
+    rest = "".join(f" {name}={quoted(text)}" for name, text in sorted(one.fields.items()) if text not in said)
     return plain(f"{one.at:%Y-%m-%dT%H:%M:%SZ} {one.topic}: {one.message}{rest}")
 
 

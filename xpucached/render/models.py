@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.models import REGISTERED, Outcome, Warmth
-from xpucached.printing import plain, safe
+from xpucached.printing import command, plain, quoted, safe
 from xpucached.render.caches import caches
 from xpucached.render.text import Cell, Colour, age, count, facts, seconds, section, size, table
 from xpucached.render.trials import exercise, trials
@@ -67,7 +66,7 @@ def model(value: ModelStatus, style: TextStyle) -> str:
     pairs = [
         ("name", registered.name),
         ("state", f"{value.warmth}: {_why(value)}" if _why(value) else value.warmth),
-        ("command", shlex.join(workload.command)),
+        ("command", command(workload.command)),
         *exercise(workload.exercise),
         ("started by", f"xpucachectl run {registered.name} -- COMMAND"),
         ("directory", str(workload.directory)),
@@ -85,7 +84,7 @@ def model(value: ModelStatus, style: TextStyle) -> str:
     if value.changes:
         parts.append(section("Changed since it was proven", "\n".join(map(plain, value.changes)), style))
     if workload.variables:
-        lines = (plain(f"{name}={shlex.quote(text)}") for name, text in sorted(workload.variables.items()))
+        lines = (plain(f"{name}={quoted(text)}") for name, text in sorted(workload.variables.items()))
         parts.append(section("Variables", "\n".join(lines), style))
     if value.caches:
         parts.append(section("Other caches", caches(value.caches, style), style))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from xpucached.printing import plain
+from xpucached.printing import plain, safe
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -269,7 +269,7 @@ def facts(pairs: Iterable[tuple[str, str]], style: TextStyle, *, whole: Containe
 
     Those that ``whole`` names are for copying: they are not broken where the terminal ends.
     """
-    shown = [(name, plain(text, _COPIED) if name in whole else plain(text)) for name, text in pairs if text]
+    shown = [(name, safe(text[:_COPIED]) if name in whole else plain(text)) for name, text in pairs if text]
     width = max((len(name) for name, _ in shown), default=0)
     return "\n".join(
         f"{style.paint(name.ljust(width), Colour.DIM)}  {text if name in whole else fold(text, style, width + 2)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from xpucached.printing import safe
+from xpucached.printing import BARE, safe
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
@@ -34,12 +34,9 @@ def variables(values: Mapping[str, str], syntax: Syntax, known: Collection[str])
     return "\n".join(_WRITERS[syntax](name, text) for name, text in sorted(written.items()))
 
 
-_BARE: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-")
-
-
 def _quoted(text: str) -> str:
-    """Quote a text as `shlex.quote` does, which takes long to load."""
-    return text if text and _BARE.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
+    """Quote a text for any shell: there are no control characters in it."""
+    return text if text and BARE.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 
 def _shell(name: str, text: str) -> str:

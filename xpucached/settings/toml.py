@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shlex
 import stat
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from xpucached.errors import SettingsError
+from xpucached.printing import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ def _check(path: Path, status: os.stat_result) -> None:
     # A user's own group is often his alone, so files that it may write to are common and fine; root's files are not.
     group = status.st_mode & stat.S_IWGRP and ours == 0 and status.st_gid != 0
     if status.st_mode & stat.S_IWOTH or group:
-        raise SettingsError(f"{path}: others may write to it", hint=f"chmod go-w {shlex.quote(str(path))}")
+        raise SettingsError(f"{path}: others may write to it", hint=f"chmod go-w {quoted(str(path))}")
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import deadlines
+from xpucached import deadlines, printing
 from xpucached.domain.host import Process
 from xpucached.domain.traces import OtherCache, RuntimeTrace, TraceReport
 from xpucached.kinds.table import KINDS
@@ -186,7 +185,7 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9._@+:-]+", re.ASCII)
 
 
 def _commands(command: Sequence[str]) -> tuple[str, ...]:
-    words = shlex.join(command)
+    words = printing.command(command)
     script = next((one for one in command[1:] if one.endswith(".py")), command[0])
     name = _ODD.sub("-", Path(script).stem).strip("._@+:-")[:40] or "app"
     return (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import pytest
 
 from xpucached.cli import arguments, hints
+from xpucached.printing import quoted
 
 NOBODY: Final[dict[str, str]] = {}
 BY_SUDO: Final = {"SUDO_UID": "1000"}
@@ -61,7 +61,7 @@ def test_who_came_by_sudo_is_told_to_come_by_sudo() -> None:
 def test_what_a_worker_calls_its_job_is_one_word_of_a_command(job: str) -> None:
     """Root may type what is printed, and a job's name is its user's word."""
     for command in (hints.to_see_a_job(job, "--of alice "), hints.to_end_a_job(job, "--of alice ", root=True)):
-        assert shlex.split(command)[-1] == job.removeprefix("1001.")
+        assert command.endswith(f" {quoted(job.removeprefix('1001.'))}")
 
 
 def test_a_job_is_found_and_ended_by_what_is_printed() -> None:

@@ -1,0 +1,56 @@
+"""What is shown to be copied into a shell is the same word there, and lets no control character through."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+from msgspec.structs import replace
+
+import xpucached
+from tests.support import api_stub
+from xpucached.domain.models import RemovedModel
+from xpucached.domain.names import ModelName
+from xpucached.printing import command, plain
+from xpucached.render import caches, models
+from xpucached.render.text import TextStyle
+
+WORDS: Final = (
+    *("", "a", "a b", "it's", "~", "$(id)", "-rf"),
+    *("a  b", " a", "a ", "a\nb", "a\tb\\n", "it's\n", "\x1b[2Jx", "\u202eabc", "\u3000", "\x7f0", "\u00e9\n", "$'\n"),
+    os.fsdecode(b"\xff0 1"),
+)
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_word_that_is_copied_is_the_same_word(shell: str) -> None:
+    shown = command(WORDS)
+    assert plain(shown) == shown
+    assert shown.isprintable()
+    try:
+        done = subprocess.run([shell, "-c", f"printf '%s\\0' {shown}"], capture_output=True, check=True)
+    except FileNotFoundError:
+        pytest.skip(f"there is no {shell}")
+    assert done.stdout.split(b"\0")[:-1] == [*map(os.fsencode, WORDS)]
+
+
+def test_a_model_s_command_and_what_may_be_removed_are_shown_so() -> None:
+    style = TextStyle(api_stub.NOW, 80)
+    status = replace(api_stub.make_model(), command=("/bin/echo", *WORDS), directory=Path("/srv/a  b"))
+    shown = models.model(status, style).splitlines()
+    assert f"command     {command(('/bin/echo', *WORDS))}" in shown
+    assert "directory   /srv/a  b" in shown
+
+    cache = replace(api_stub.make_cache("net", "--cache"), path=Path("/srv/a  b\n"), stays="--cache names it")
+    removed = caches.removed(RemovedModel(ModelName("net"), caches=(cache,)), style)
+    assert removed.endswith(r"rm -r $'/srv/a\x20\x20b\x0a'")
+
+
+def test_no_module_quotes_in_another_way() -> None:
+    sources = Path(xpucached.__file__).parent.rglob("*.py")
+    assert not [path for path in sources if re.search(r"shlex\.(quote|join)", path.read_text(encoding="utf-8"))]
