@@ -726,6 +726,51 @@ def test_processes_of_this_user(tmp_path: Path) -> None:
     assert program.pid not in {process.pid for process in process_table.processes(os.geteuid(), ("libsycl",))}
 
 
+MAPPING = """
+import mmap, sys
+for line in sys.stdin:
+    with open(line.strip(), "rb") as file:
+        kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        kept[0]
+    print("mapped", flush=True)
+"""
+
+
+def test_what_a_process_has_mapped_is_read_again_when_it_maps_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    really = process_table._libraries
+
+    def reading(maps: Path, names: tuple[str, ...], share: process_table._Share) -> tuple[Path, ...] | None:
+        read.append(maps)
+        return really(maps, names, share)
+
+    monkeypatch.setattr(process_table, "_libraries", reading)
+    with subprocess.Popen(
+        [sys.executable, "-c", MAPPING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+
+        def told(name: str) -> tuple[Path, ...]:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            (tmp_path / name).write_bytes(bytes(4096))
+            print(tmp_path / name, file=program.stdin, flush=True)
+            assert program.stdout.readline() == "mapped\n"
+            # Then it waits for the next one.
+            while (Path(f"/proc/{program.pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]) != "S":
+                pass
+            (one,) = (one for one in process_table.processes(os.geteuid(), ("libsycl",)) if one.pid == program.pid)
+            (same,) = (one for one in process_table.processes(os.geteuid(), ("libsycl",)) if one.pid == program.pid)
+            assert same == one
+            return one.libraries
+
+        assert told("libsycl.so.7") == (tmp_path / "libsycl.so.7",)
+        # As large as the one before, which goes.
+        assert told("libsycl.so.8") == (tmp_path / "libsycl.so.8",)
+        assert read.count(Path(f"/proc/{program.pid}/maps")) == 2
+
+
 def test_processes_of_a_user_without_any() -> None:
     assert process_table.processes(4_000_000_000) == ()
 

@@ -25,7 +25,7 @@ from xpucached.domain.models import Outcome, WarmReason, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.throttling import Pressure, RunCause, RunPriority, ThrottlePolicy
 from xpucached.host.pressure import PressureMeter
-from xpucached.host.process_table import family
+from xpucached.host.process_times import family
 from xpucached.host.roots import HostRoots
 from xpucached.planning import throttling
 from xpucached.planning.throttling import strained

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -155,6 +156,31 @@ def test_what_is_written_removed_and_renamed_is_told_with_who_it_was(
     client.until("12/22/33/44/1.src")
 
 
+def test_who_closes_many_files_beside_a_store_wakes_nobody_for_each(
+    root: Path, tmp_path: Path, running: Callable[..., WatchServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch_server = WatchServer(loads=False)
+    client = Client(watch_server, 0)
+    running(watch_server)
+    assert client.watch(root) == ""
+    (group,) = watch_server._marks.groups.values()
+    rests: list[float] = []
+    rested = group.rested
+
+    def noting() -> kernel.Group:
+        rests.append(rested()._rested)
+        return group
+
+    monkeypatch.setattr(group, "rested", noting)
+    for number in range(2000):
+        (tmp_path / f"other-{number % 10}").write_bytes(b"")
+    for number in range(2):
+        entry(root, number)
+        client.until(f"{LEAF}/{number}.src")
+    assert len(rests) > 1
+    assert all(second - first > 0.0049 for first, second in itertools.pairwise(rests))
+
+
 def test_a_directory_of_somebody_else_is_refused(
     root: Path, tmp_path: Path, running: Callable[..., WatchServer]
 ) -> None:
@@ -246,7 +272,8 @@ def test_a_client_that_does_not_read_is_told_what_it_missed(root: Path, running:
 
     for number in range(3000):
         (root / LEAF / f"{number}.src").write_bytes(b"")
-        quick.until(f"{LEAF}/{number}.src")
+        if number % 20 == 19:
+            quick.until(f"{LEAF}/{number}.src")
     while not slow.lost:
         slow.take()
     (root / LEAF / "9999.src").write_bytes(b"")

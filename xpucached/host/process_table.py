@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 from xpucached.domain.activity import Program
 from xpucached.domain.host import Process
 from xpucached.host import process_times
@@ -53,6 +51,11 @@ _OPEN_IN_ALL: Final = 500_000
 _LONGEST_HELD: Final = 400  # characters below a root; no cache's files have longer paths
 
 
+_Mapped = dict[tuple[object, ...], tuple[Path, ...]]
+_last: Final[_Mapped] = {}
+"""What processes had mapped at the last look at all; to have the kernel list that is most of what a look costs."""
+
+
 @dataclass(slots=True)
 class _Share:
     """How much one look at all processes may still read and keep, and how often there was more."""
@@ -63,6 +66,8 @@ class _Share:
     mapped: int = _MAPPED_IN_ALL
     environments: environ.Environments = field(default_factory=environ.Environments)
     passed_over: int = 0
+    last: _Mapped = field(default_factory=dict)
+    now: _Mapped = field(default_factory=dict)
 
     def tell(self) -> None:
         if self.passed_over:
@@ -78,13 +83,15 @@ def processes(uid: int, libraries: tuple[str, ...] = (), places: HostRoots = HER
     one with too much to be read; then it is not ``known``.
     """
     ours = os.getpid()
-    share = _Share()
+    share = _Share(last=dict(_last))
     found: list[Process] = []
     for pid in process_times.pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
             one = _look(pid, uid, libraries, places, ours, share) if pid != ours else None
             if one is not None:
                 found.append(one)
+    _last.clear()
+    _last.update(share.now)
     share.tell()
     return tuple(found)
 
@@ -103,10 +110,7 @@ def of_units(
     for pid in process_times.pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
             unit = _unit_of(places.proc / str(pid) / "cgroup", units)
-            one = (
-                _look(pid, process_times.uid(pid), libraries, places, os.getpid(), share) if unit is not None else None
-            )
-            if unit is not None and one is not None:
+            if unit is not None and (one := _look(pid, process_times.uid(pid), libraries, places, os.getpid(), share)):
                 found.setdefault(unit, []).append(one)
     share.tell()
     return {unit: tuple(some) for unit, some in found.items()}
@@ -228,7 +232,16 @@ def _look(pid: int, uid: int, names: tuple[str, ...], places: HostRoots, ours: i
         with contextlib.suppress(OSError):
             there = Path(f"/proc/{pid}/cwd").readlink()
             directory = None if there.name.endswith(" (deleted)") else there
-        libraries = _libraries(places.proc / str(pid) / "maps", (*_LIBRARIES, *names), share)
+        maps = places.proc / str(pid) / "maps"
+        # Whatever is mapped is touched, so that the kernel counts it.
+        state = (maps, names, facts.began, *facts.touched)
+        libraries = share.last.get(state)
+        if libraries is None or len(libraries) > share.mapped:
+            libraries = _libraries(maps, (*_LIBRARIES, *names), share)
+        else:
+            share.mapped -= len(libraries)
+        if libraries is not None:
+            share.now[state] = libraries
     share.passed_over += variables is None or libraries is None
     return Process(
         pid=pid,
@@ -385,10 +398,3 @@ def _frozen(process: Path, places: HostRoots) -> bool:
                 continue
             return "frozen 1" in events
     return False
-
-
-def family(pid: int) -> frozenset[int]:
-    """Return a process and all that descend from it."""
-    with contextlib.suppress(psutil.Error):
-        return frozenset({pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))})
-    return frozenset({pid})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
+
+import psutil
 
 from xpucached.host.roots import HERE
 
@@ -47,13 +50,15 @@ class ProcessFacts:
     parent: int
     of_kernel: bool  #: a thread of the kernel's own, which runs no program
     began: float  #: seconds since boot
+    touched: tuple[bytes, ...]  #: how often it met memory for the first time, and how much it has: no mapping without
 
 
 def facts(line: bytes) -> ProcessFacts:
     """Read ``/proc/PID/stat``.  Raises IndexError and ValueError."""
     # Its name may hold anything, parentheses too; numbers follow behind the last one.
     fields = line.rpartition(b")")[2].split()
-    return ProcessFacts(fields[0] == b"Z", int(fields[1]), bool(int(fields[6]) & _OF_KERNEL), int(fields[19]) / _TICKS)
+    of_kernel, began = bool(int(fields[6]) & _OF_KERNEL), int(fields[19]) / _TICKS
+    return ProcessFacts(fields[0] == b"Z", int(fields[1]), of_kernel, began, (fields[7], fields[9], fields[20]))
 
 
 def started(pid: int, places: HostRoots = HERE) -> float | None:
@@ -71,3 +76,10 @@ def moment(began: float) -> datetime:
     """
     boot = math.floor(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))  # whole seconds, to be the same each time
     return datetime.fromtimestamp(boot + began, UTC)
+
+
+def family(pid: int) -> frozenset[int]:
+    """Return a process and all that descend from it."""
+    with contextlib.suppress(psutil.Error):
+        return frozenset({pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))})
+    return frozenset({pid})

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.throttling import Pressure, Waiting
-from xpucached.host import process_table
+from xpucached.host import process_times
 from xpucached.host.pressure import PressureMeter
 from xpucached.planning import throttling
 from xpucached.planning.throttling import is_open, strained
@@ -108,7 +108,7 @@ class PauseWatcher:
     def pause(self, pid: int) -> bool:
         """Return whether the run whose first process this is must stand still now."""
         now = self._clock()
-        pressure = self._meter.look(process_table.family(pid))
+        pressure = self._meter.look(process_times.family(pid))
         throttle = self._policy
         gpu = strained(Pressure(gpu=pressure.gpu), throttle, starting=False)
         other = strained(Pressure(memory=pressure.memory, io=pressure.io), throttle, starting=False)

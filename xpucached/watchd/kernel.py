@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import struct
+import time
 from typing import Final, NamedTuple, Self
 
 # Events, from linux/fanotify.h.
@@ -59,6 +60,9 @@ _BUFFER: Final = 1 << 16
 _FILES: Final = 128
 """Without names, so many events at a time: each comes with an open file, and what finds no number free is lost."""
 
+_PACE: Final = 0.005
+"""Seconds between two looks at a queue: of a thousand files that are closed meanwhile hardly one is ours."""
+
 _SUPERBLOCK: Final = re.compile(rb"^fanotify sdev:([0-9a-f]{1,8}) ", re.MULTILINE)
 _MOUNT: Final = re.compile(rb"^mnt_id:\t([0-9]+)$", re.MULTILINE)
 
@@ -95,6 +99,7 @@ class Group:
         """Raise OSError where the kernel has no fanotify, or not for us."""
         flags = _CLOEXEC | _NONBLOCK | (_REPORT_DFID_NAME if names else 0)
         self.names = names
+        self._rested = 0.0
         self._room = _BUFFER if names else _FILES * _EVENT.size
         # Files that come with events are opened by the kernel for us; a FIFO among them must not make it wait.
         opened = os.O_RDONLY | os.O_CLOEXEC | os.O_LARGEFILE | os.O_NONBLOCK | os.O_NOATIME
@@ -133,6 +138,13 @@ class Group:
             directory,
             None,
         )
+
+    def rested(self) -> Self:
+        """Let more come before it is read, if that was a moment ago; what comes with open files does not wait."""
+        if self.names:
+            time.sleep(max(0.0, self._rested + _PACE - time.monotonic()))
+            self._rested = time.monotonic()
+        return self
 
     def read(self) -> list[KernelEvent]:
         """Return what came since; nothing if nothing did.

@@ -315,7 +315,7 @@ class WatchServer:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _listen_to_kernel(self, group: Group) -> None:
-        self._selector.register(group, selectors.EVENT_READ, lambda: self._look(group))
+        self._selector.register(group, selectors.EVENT_READ, lambda: self._look(group.rested()))
 
     def _look(self, group: Group) -> None:
         end = time.monotonic() + _LONGEST_TURN
