@@ -36,7 +36,8 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--names", default="")
     options = parser.parse_args()
-    del sys.path[0]  # that of this file
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # that of this file
     warnings.simplefilter("ignore")  # to say one loads modules
     seen: set[str] = set()
     # As when the program starts.  Nothing is loaded meanwhile: what lies there has names as modules of Python's own.

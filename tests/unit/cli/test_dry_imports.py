@@ -159,3 +159,10 @@ def test_packages_of_the_loader_and_of_the_precision_are_looked_for(tmp_path: Pa
 def test_a_pipe_in_the_place_of_a_program_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "program")
     assert said(tmp_path, str(tmp_path / "program")) == []
+
+
+def test_a_python_that_looks_in_no_script_s_folder_finds_what_it_is_led_to(tmp_path: Path) -> None:
+    (tmp_path / "led").mkdir()
+    (tmp_path / "led" / "module_that_is_there.py").touch()
+    (tmp_path / "app.py").write_text("import module_that_is_there")
+    assert not said(tmp_path, sys.executable, "app.py", PYTHONPATH=str(tmp_path / "led"), PYTHONSAFEPATH="1")
