@@ -275,6 +275,19 @@ def test_a_model_is_registered_with_what_is_odd_and_when_it_is_warmed(
     assert served.service.asked[-1] == PrewarmModels(models=(ModelName("net"),))
 
 
+def test_a_program_that_is_there_and_cannot_be_started_is_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "text").touch(0o644)
+    (tmp_path / "loop").symlink_to("loop")
+    for name, why in (
+        ("text", "cannot be started: it is no program that may be run"),
+        (".", "cannot be started: it is a directory"),
+        ("loop", "cannot be started: Too many levels of symbolic links"),
+        ("gone", "there is no program"),
+    ):
+        with pytest.raises(RequestError, match=why):
+            capture_env.capture([f"{tmp_path}/{name}"], tmp_path, [], None, {"PATH": "/bin"})
+
+
 def test_who_registers_a_model_without_a_device_is_given_the_whole_line_that_helps(
     served: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

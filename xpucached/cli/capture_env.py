@@ -71,7 +71,9 @@ def capture(
         variables[name] = text if given else environ[name]
     program = shutil.which(command[0], path=variables.get("PATH"))
     if program is None:
-        raise RequestError(f"there is no program {command[0]!r}", hint="name it as you would in this shell")
+        why = _why_not(here / command[0]) if "/" in command[0] else ""
+        what = f"{command[0]!r} cannot be started: {why}" if why else f"there is no program {command[0]!r}"
+        raise RequestError(what, hint="name it as you would in this shell")
     where = directory or here
     if not _is_folder(where):
         raise RequestError(f"there is no directory {where}", hint="--directory says where the command runs")
@@ -82,6 +84,17 @@ def capture(
         variables=dict(sorted(variables.items())),
         store=_store(store, environ, here),
     )
+
+
+def _why_not(path: Path) -> str:
+    """Return why a file cannot be started; empty if there is none."""
+    try:
+        path.stat()
+    except (FileNotFoundError, ValueError):
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return "it is a directory" if _is_folder(path) else "it is no program that may be run"
 
 
 def _is_folder(path: Path) -> bool:

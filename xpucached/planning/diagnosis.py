@@ -126,6 +126,9 @@ def _command(*words: str) -> str:
     return command(["xpucachectl", *words])
 
 
+_NAMED_CACHES: Final = "what its program keeps itself (OpenVINO in CACHE_DIR) counts if it is named, with --cache DIR"
+
+
 def _own(status: ModelStatus) -> Iterable[Explanation]:
     name = status.model.name
     if status.warmth is Warmth.WARM:
@@ -135,7 +138,7 @@ def _own(status: ModelStatus) -> Iterable[Explanation]:
         yield Explanation(Cause.NO_DEVICE, status.why, _command("devices"))
     elif status.warmth is Warmth.UNCACHED:
         tried = f": {run.detail}" if run is not None and run.outcome is Outcome.UNCACHED else ""
-        yield Explanation(Cause.UNCACHED, f"{status.why}{tried}", _command("runs", name))
+        yield Explanation(Cause.UNCACHED, f"{status.why}{tried}; {_NAMED_CACHES}", _command("runs", name))
     elif status.warmth is Warmth.WAITING:
         yield Explanation(Cause.WAITING, f"{status.why}; to warm it all the same:", _command("prewarm", name))
     elif status.warmth is Warmth.WARMING:

@@ -94,7 +94,7 @@ class Upkeep:
             return "It is not warmed by itself, as schedule.prewarm is off"
         if not self._context.ready:
             when = "as soon as this host has been looked at"
-        elif not self._context.present.offered and not model.exercise.elsewhere:
+        elif model.has_no_device:
             when = "as soon as there is a device for it, which its own variables may lead to (--env)"
         else:
             when = "in a moment"

@@ -18,9 +18,8 @@ from tests.support import catalogs
 from tests.support.api_stub import make_model
 from xpucached.api.requests import AddModel
 from xpucached.catalog.models import all_models
-from xpucached.domain.models import Added, Warmth
+from xpucached.domain.models import Added, WarmReason, Warmth
 from xpucached.domain.names import ModelName
-from xpucached.domain.workloads import RunSpec
 from xpucached.errors import Conflict
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
@@ -115,7 +114,7 @@ def test_who_registers_a_model_hears_when_it_is_warmed(tmp_path: Path) -> None:
         context.ready = True
         device = "there is a device for it, which its own variables may lead to (--env)"
         assert upkeep.due(cold) == f"It is warmed by itself as soon as {device}{calm}"
-        anywhere = replace(cold, exercise=RunSpec(device="cpu"))
+        anywhere = replace(cold, reason=WarmReason.NEVER)
         assert upkeep.due(anywhere) == f"It is warmed by itself in a moment{calm}"
         shut = (datetime.now().astimezone().hour + 2) % 24 * 60
         context.settings = replace(config, throttle=replace(config.throttle, window=(shut, shut + 30)))
