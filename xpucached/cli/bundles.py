@@ -96,6 +96,7 @@ def _replay(given: Namespace) -> BundleOrder:
 
 
 _WHOLE: Final = "0/1"
+_NUMBER: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SCHEDULER: Final = re.compile(r"dask(\+tls)?://((?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})", re.ASCII)
 
 
@@ -132,10 +133,11 @@ def _shard(text: str) -> tuple[int, int]:
             names = " or ".join(f"{one[0]} and {one[1]}" for one in _COUNTING)
             raise RequestError(f"nothing says which part this is: {names}", hint="or say it: --shard 0/4")
         least, mine = os.environ.get(first, "0"), os.environ[index]
-        text = f"{int(mine) - int(least) if least.isdecimal() and mine.isdecimal() else mine}/{os.environ[count]}"
+        counts = _NUMBER.fullmatch(least) and _NUMBER.fullmatch(mine)
+        text = f"{int(mine) - int(least) if counts else mine}/{os.environ[count]}"
     number, _, of = text.partition("/")
-    if not (number.isdecimal() and of.isdecimal() and 0 <= int(number) < int(of) <= _MOST_SHARDS):
-        raise RequestError(f"no part {text!r}", hint="expected I/N, such as 0/4, 1/4, 2/4 and 3/4")
+    if not (_NUMBER.fullmatch(number) and _NUMBER.fullmatch(of) and int(number) < int(of) <= _MOST_SHARDS):
+        raise RequestError(f"no part {text[:80]!r}", hint="expected I/N, such as 0/4, 1/4, 2/4 and 3/4")
     return int(number), int(of)
 
 

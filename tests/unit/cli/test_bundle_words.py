@@ -57,3 +57,12 @@ def test_a_key_is_not_taken_from_a_command_line(words: Sequence[str], monkeypatc
             bundles._key(text)
         monkeypatch.setenv("XPUCACHED_SIGNING_KEY", text)
         assert bundles._key(None) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1/1", "-1/2", "1/x", "\u0663/9", f"{'9' * 5000}/9", f"1/{'9' * 5000}", "0/99999999"]
+)
+def test_what_is_no_part_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="no part"):
+        bundles._shard(text)
+    assert bundles._shard("3/4") == (3, 4)
