@@ -14,6 +14,7 @@ import stat
 import struct
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
@@ -25,7 +26,7 @@ from xpucached.kinds import fs, images, listing
 from xpucached.kinds.sycl import entry_format, locks, makers, targets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from xpucached.domain.recipes import RecordedRecipe
@@ -41,10 +42,10 @@ _ACCESS_TIME: Final = "access-time"
 """Its runtime keeps a birth time beside each entry."""
 
 _RETRIES: Final = 3
-_SYNCING: Final = 4
-"""Threads that wait for a disk, most of the time."""
-_WAITING: Final = 64
-"""Programs that wait for a disk at a time: their files are open."""
+_TOGETHER: Final = 32
+"""Programs for which the disk is waited together; their files are open meanwhile."""
+_WAITING: Final = 2
+"""So many times that many wait at a time."""
 
 _numbers = itertools.count()
 _ours: set[str] = set()
@@ -123,13 +124,14 @@ class LeafBatch:
     """Programs that are written beside, and put in their places when the disk has them; see `Portable.batch`."""
 
     def __init__(self, root: Path, *, together: bool = True) -> None:
-        """``together``: the disk is waited for beside, in a few threads, and not before `add` returns."""
+        """``together``: the disk is waited for beside, for many programs at once, and not before `add` returns."""
         self._path = os.fspath(root)
         self._together = together
         self._stack = contextlib.ExitStack()
-        self._pool = ThreadPoolExecutor(_SYNCING)
-        self._free = threading.Semaphore(_WAITING)
-        self._syncing: list[Future[None]] = []
+        self._pool = ThreadPoolExecutor(_WAITING)
+        self._syncing: deque[Future[None]] = deque()
+        self._opened = contextlib.ExitStack()
+        self._descriptors: list[int] = []  #: what was written and the disk may not have yet
         self._root = self._device = self._staging = -1
         self._beside: dict[str, tuple[list[str], int]] = {}
         """What is beside: by its name there, where it goes and the mode of its directories."""
@@ -140,7 +142,7 @@ class LeafBatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._stack:
+        with self._stack, self._opened:
             self._pool.shutdown()
             _ours.difference_update(self._beside)
             for name in self._beside:
@@ -158,21 +160,26 @@ class LeafBatch:
         if _ACCESS_TIME in recipe.facts:
             contents["0_access_time.txt"] = b"%d" % time.time_ns()
         name = self._made(directory_mode, _path(recipe, environment))
-        self._free.acquire()
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._free.release)
-            leaf = stack.enter_context(fs.directory_in(self._staging, name, self._device))
-            waiting = [stack.enter_context(_written(leaf, *one, file_mode)) for one in contents.items()]
-            if self._together:
-                # Who waits for them closes them.
-                self._syncing.append(self._pool.submit(_sync, stack.pop_all(), (*waiting, leaf)))
-            else:
-                _sync(stack, (*waiting, leaf))
+        leaf = self._opened.enter_context(fs.directory_in(self._staging, name, self._device))
+        for file, content in contents.items():
+            self._descriptors.append(self._opened.enter_context(_written(leaf, file, content, file_mode)))
+        self._descriptors.append(leaf)
+        if not self._together or len(self._descriptors) >= _TOGETHER * (len(contents) + 1):
+            self._sync()
+
+    def _sync(self) -> None:
+        """Have the disk waited for.  Raises OSError of those before."""
+        while len(self._syncing) >= _WAITING:
+            self._syncing.popleft().result()
+        # Who waits for them closes them.
+        self._syncing.append(self._pool.submit(_wait, self._opened.pop_all(), tuple(self._descriptors)))
+        self._descriptors.clear()
 
     def publish(self) -> Iterator[EntryKey | None]:
         """Wait until the disk has them all, and put one after the other in its place; see `Portable.batch`."""
-        for one in self._syncing:
-            one.result()
+        self._sync()
+        while self._syncing:
+            self._syncing.popleft().result()
         for name, (path, mode) in list(self._beside.items()):
             placed = any(_place(self._root, self._staging, name, path, mode, self._device) for _ in range(_RETRIES))
             if not placed:
@@ -219,9 +226,13 @@ def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
             return
 
 
-def _sync(opened: contextlib.ExitStack, descriptors: Iterable[int]) -> None:
+def _wait(opened: contextlib.ExitStack, descriptors: Sequence[int]) -> None:
     """Wait until the disk has what was written, and close it."""
     with opened:
+        # All of it is on its way before the first is waited for: then the file system's journal is written once for
+        # many, and not for each.
+        for one in descriptors:
+            os.posix_fadvise(one, 0, 0, os.POSIX_FADV_DONTNEED)
         for one in descriptors:
             os.fsync(one)
 
