@@ -16,7 +16,8 @@ from xpucached.bundling import drivers, sources
 from xpucached.bundling.signing import sign_all, signed_view, signing_key
 from xpucached.domain.bundles import BundleContent, BundleFacts, ExportReport, RecipeLine
 from xpucached.domain.plans import NoRecipe
-from xpucached.errors import Conflict, NotFound
+from xpucached.errors import Conflict, NotFound, RequestError
+from xpucached.kinds import build_options
 from xpucached.kinds.table import KINDS
 from xpucached.printing import quoted
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from xpucached.settings import Settings
 
 _TWICE: Final = "another slot of the same program travels"
+_ELSEWHERE: Final = "it is for another driver than the installed one"
+_OWN_OPTIONS: Final = "its build options may say something of this host"
 
 
 class _Export:
@@ -65,6 +68,8 @@ class _Export:
             place = portable.place(entry.id.key)
             if place is None or target is None:
                 self.skipped["its place cannot be checked elsewhere"] += 1
+            elif self._order.made_here and target not in used.driver.environments:
+                self.skipped[_ELSEWHERE] += 1
             elif place in by_target[target]:
                 self.skipped[_TWICE] += 1
             else:
@@ -95,6 +100,9 @@ class _Export:
                 continue
             except OSError:
                 self.skipped["it cannot be read"] += 1
+                continue
+            if self._order.made_here and build_options.unknown(recipe.options):
+                self.skipped[_OWN_OPTIONS] += 1
                 continue
             for name, content in sorted(files.items()):
                 layer.add(f"{target.kind}/{name}", content)
@@ -175,6 +183,9 @@ class _Export:
 
 def export(order: ExportBundle, progress: Progress) -> ExportReport:
     """Write a bundle; see `ExportBundle`."""
+    if order.made_here and (order.recipes_only or order.store is not None or order.driver_root is not None):
+        hint = "leave out --recipes-only, --store and --driver-root"
+        raise RequestError("what was made here are programs that the catalog knows", hint=hint)
     key = signing_key(order.sign)
     settings = drivers.settings()
     with contextlib.ExitStack() as stack:
@@ -182,7 +193,8 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
         asking = None if order.recipes_only else stack.enter_context(_meanwhile(order, settings))
         chosen = stack.enter_context(sources.selected(order, settings))
         if not chosen.entries:
-            raise NotFound("no entry matches: there is nothing to export", hint="see: xpucachectl ls")
+            origin = " --origin rebuilt" if order.made_here else ""
+            raise NotFound("no entry matches: there is nothing to export", hint=f"see: xpucachectl ls{origin}")
         export_ = stack.enter_context(contextlib.closing(_Export(order, layout, chosen, progress)))
         made: list[Descriptor] = []
         notes: list[str] = []
@@ -192,9 +204,9 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
             _check_switches(used.switches, order)
             made += export_.images(used)
             foreign = {one.environment for one in chosen.entries if one.environment not in used.driver.environments}
-            if foreign - {None}:
+            if foreign - {None} and not order.made_here:
                 notes.append(_unknown(foreign, order.model))
-        recipes = export_.recipes()
+        recipes = None if order.made_here else export_.recipes()
         if recipes is not None:
             made.append(recipes)
         if not made:

@@ -19,7 +19,7 @@ from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling.inspecting import check
 from xpucached.bundling.signing import signed_view
 from xpucached.domain.bundles import PullReport, PushReport
-from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError, RequestError, Unsigned
+from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError, NotFound, RequestError, Unsigned
 from xpucached.registry import accounts, reference
 from xpucached.registry.client import Delivery, Registry
 from xpucached.registry.login import Login
@@ -114,6 +114,13 @@ def _signatures(bundle: Bundle) -> Iterator[tuple[str, Descriptor]]:
                 yield of, Descriptor(one.media_type, one.digest, one.size, trust.SIGNATURE)
 
 
+def _names(registry: Registry, tag: str, digest: str) -> bool:
+    """Return whether a tag names a bundle already."""
+    with contextlib.suppress(NotFound):
+        return digest_of(registry.manifest(tag)) == digest
+    return False
+
+
 def push(order: PushBundle, progress: Progress) -> PushReport:
     """Copy a bundle into a registry; see `PushBundle`."""
     where = reference.parse(order.reference)
@@ -126,6 +133,8 @@ def push(order: PushBundle, progress: Progress) -> PushReport:
             scopes.append(f"repository:{reference.parse(f'{where.host}/{order.mount_from}').repository}:pull")
         progress(0, 0, f"asking {where.host}")
         registry = _registry(where, order.access, tuple(scopes))
+        if order.if_changed and _names(registry, where.tag, bundle.index.digest):
+            return PushReport(where.text, bundle.index.digest, 0, 0, 0, 0, 0)
         todo = _Push(order, bundle, registry, progress)
         for member in bundle.members:
             todo.manifest(member.manifest)

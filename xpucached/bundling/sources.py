@@ -13,6 +13,7 @@ from msgspec import Struct
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
+from xpucached.domain.targets import Origin
 from xpucached.errors import Denied, NotFound, RequestError
 from xpucached.kinds import table
 from xpucached.kinds.table import KINDS
@@ -62,6 +63,8 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
             device=order.device,
             model=None if order.model is None else ModelName(order.model),
             state=EntryState.OK,
+            # What came from elsewhere is never given out as made here, nor what nobody saw being made.
+            origin=Origin.REBUILT if order.made_here else None,
         )
         page = catalog.read(entry_page, query, present=(), now=datetime.now(UTC))
 

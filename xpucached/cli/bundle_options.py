@@ -31,6 +31,7 @@ def add(
     one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one")
     one.add_argument("--device", metavar="TEXT", help="part of the device's name")
     one.add_argument("--recipes-only", action="store_true", help="no compiled programs, only what they are made from")
+    one.add_argument("--made-here", action="store_true", help="only programs that this host compiled from recipes")
     one.add_argument(
         "--allow-switches", action="store_true", help="also where variables are set that change what is compiled"
     )
@@ -59,6 +60,7 @@ def add(
     one.add_argument(
         "--mount-from", default="", metavar="REPOSITORY", help="link what this repository of the registry has already"
     )
+    one.add_argument("--if-changed", action="store_true", help="send nothing where the tag names this bundle already")
     _reaches(one, path, seconds)
     one = verb("pull", "copy a bundle from a registry", within, "bundle pull")
     one.add_argument("reference", metavar="REF", help="HOST[:PORT]/REPOSITORY[:TAG|@DIGEST] (default tag: latest)")

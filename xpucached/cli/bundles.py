@@ -69,6 +69,7 @@ def _export(given: Namespace) -> BundleOrder:
         given.driver_root,
         given.pretended,
         _key(given.sign),
+        given.made_here,
     )
 
 
@@ -150,7 +151,9 @@ ORDERS: Final[Mapping[str, Callable[[Namespace], BundleOrder]]] = {
     "bundle verify": lambda given: InspectBundle(given.source, deep=True),
     "bundle import": _import,
     "bundle merge": lambda given: MergeBundles(tuple(given.sources), given.dest, given.compression, _key(given.sign)),
-    "bundle push": lambda given: PushBundle(given.source, given.reference, _access(given), given.mount_from),
+    "bundle push": lambda given: PushBundle(
+        given.source, given.reference, _access(given), given.mount_from, given.if_changed
+    ),
     "bundle pull": lambda given: PullBundle(given.reference, given.dest, _access(given)),
     "bundle fetch": lambda given: FetchBundles(_is_system(given)),
     "bundle keygen": lambda given: MakeKey(given.name),

@@ -116,6 +116,7 @@ class ExportBundle(Struct, frozen=True, tag="export", tag_field="order"):
     driver_root: Path | None = None  #: the driver that compiled the entries, where it is not the installed one
     pretended: str | None = None  #: the GPU that it pretended
     sign: str | None = None  #: a key as text, or the path of its file
+    made_here: bool = False  #: only programs that were compiled from recipes on this host, for its driver; no recipes
 
 
 class InspectBundle(Struct, frozen=True, tag="inspect", tag_field="order"):
@@ -196,6 +197,7 @@ class PushBundle(Struct, frozen=True, tag="push", tag_field="order"):
     reference: str
     access: RegistryAccess = RegistryAccess()
     mount_from: str = ""  #: a repository of the same registry that may have some of it
+    if_changed: bool = False  #: nothing is sent where the tag names this bundle already
 
 
 class PullBundle(Struct, frozen=True, tag="pull", tag_field="order"):

@@ -83,6 +83,8 @@ def _fetched(one: FetchedBundle) -> str:
 
 
 def _pushed(of: PushReport) -> str:
+    if not of.sent + of.mounted + of.present:
+        return f"{plain(of.reference)} names {of.digest} already: nothing was sent"
     mounted = f", {of.mounted} linked from another repository" if of.mounted else ""
     return (
         f"pushed {of.digest} to {plain(of.reference)}\n"

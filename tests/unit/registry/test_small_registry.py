@@ -38,8 +38,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_LIST_PAUSE", (0.0, 0.001))
 
 
-def push(registry: SmallRegistry, bundle: Path, tag: str = "v1", **more: str) -> PushReport:
-    return bundling.push(PushBundle(bundle, f"{registry.host}/caches/app:{tag}", QUICK, **more), lambda *_: None)
+def push(registry: SmallRegistry, bundle: Path, tag: str = "v1", *, if_changed: bool = False) -> PushReport:
+    order = PushBundle(bundle, f"{registry.host}/caches/app:{tag}", QUICK, if_changed=if_changed)
+    return bundling.push(order, lambda *_: None)
 
 
 def pull(registry: SmallRegistry, dest: Path, ref: str = ":v1", access: RegistryAccess = QUICK) -> PullReport:
