@@ -238,6 +238,8 @@ def test_bundles_are_fetched_before_the_daemon_is_told_and_lie_where_workers_loo
     assert folder == Path("/var/cache", unit["CacheDirectory"][0])
     # Who has a network reads no home and no store.
     assert (unit["ProtectHome"], unit["User"]) == (["yes"], ["xpucached-pull"])
+    # What is copied there while it is read is no memory of the unit's, which has no more than one layer may have.
+    assert "TMPDIR=/var/tmp" in unit["Environment"]
 
 
 @pytest.mark.parametrize("uid", [0, -1])
