@@ -178,7 +178,7 @@ def test_who_closes_many_files_beside_a_store_wakes_nobody_for_each(
         entry(root, number)
         client.until(f"{LEAF}/{number}.src")
     assert len(rests) > 1
-    assert all(second - first > 0.0049 for first, second in itertools.pairwise(rests))
+    assert all(second - first > 0.0199 for first, second in itertools.pairwise(rests))
 
 
 def test_a_directory_of_somebody_else_is_refused(

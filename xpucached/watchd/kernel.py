@@ -60,7 +60,7 @@ _BUFFER: Final = 1 << 16
 _FILES: Final = 128
 """Without names, so many events at a time: each comes with an open file, and what finds no number free is lost."""
 
-_PACE: Final = 0.005
+_PACE: Final = 0.02
 """Seconds between two looks at a queue: of a thousand files that are closed meanwhile hardly one is ours."""
 
 _SUPERBLOCK: Final = re.compile(rb"^fanotify sdev:([0-9a-f]{1,8}) ", re.MULTILINE)
