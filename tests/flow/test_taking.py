@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import shutil
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.support.daemons import Daemon
     from tests.support.registries import Request
     from tests.support.runtimes import Runtime
 
@@ -166,3 +169,38 @@ def test_a_daemon_takes_what_lies_there_before_it_compiles(
         told = next(event for event in host.rows("events") if event["topic"] == "bundle-taken")
         assert (told["fields"]["published"], told["fields"]["rebuilt"]) == (str(len(KERNELS)), "0")  # type: ignore[index]
         host.until(lambda: "bundles" not in str(host.ask("status")["problems"]))
+        _revoked(host, keys, str(told["fields"]["bundle"]))  # type: ignore[index]
+
+
+def _revoked(host: Daemon, keys: Path, digest: str) -> None:
+    """See what came with a bundle go when that is revoked, and when its key is."""
+    # A file of which nobody knows what was meant is told.
+    (keys / "revoked").write_text("release\n")
+    assert "(revocations-unknown)" in host.ctl("doctor", check=1).stdout
+    # What is revoked is told with what to do, and taken out by the next look, young as it is.
+    (keys / "revoked").write_text(f"{digest}  # it was a mistake\n")
+    found = " ".join(host.ctl("verify", check=1).stdout.split())
+    assert f"{len(KERNELS)} entries came with what is revoked here" in found
+    assert "evict --reason revoked" in found
+    planned = host.ask("evict", "--dry-run")["report"]["plan"]["evict"]  # type: ignore[index]
+    assert [one["reason"] for one in planned] == ["revoked"] * len(KERNELS)
+    host.ctl("scan")
+    host.until(lambda: host.rows("ls") == [])
+    trash = {(one["reason"], digest in str(one["detail"])) for one in host.rows("trash", "list")}
+    assert trash == {("revoked", True)}
+    host.until(lambda: "revo" not in str(host.ask("status")["problems"]))
+    host.ctl("verify")
+    # Who takes it back from there meets the same.
+    host.ctl("trash", "restore", "--all")
+    host.ctl("scan")
+    host.until(lambda: host.rows("ls") == [])
+
+    # Where it is not revoked any more it is taken in again; the key is revoked by a digest, too.
+    (keys / "revoked").unlink()
+    host.ctl("scan")
+    host.until(lambda: len(host.rows("ls", "--bundle", digest)) == len(KERNELS))
+    pem = (keys / "key.pub").read_text().splitlines()[1:-1]
+    (keys / "revoked").write_text(f"sha256:{hashlib.sha256(base64.b64decode(''.join(pem))).hexdigest()}\n")
+    host.ctl("scan")
+    host.until(lambda: host.rows("ls") == [])
+    host.until(lambda: "revo" not in str(host.ask("status")["problems"]))

@@ -14,6 +14,7 @@ MOST: Final = 1000
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST: Final = 200
+_MOST_DIGESTS: Final = 256
 _MOST_SECONDS: Final = 1e9
 _LARGEST: Final = 1 << 50
 
@@ -23,13 +24,18 @@ class NoteImport(Request[Job], frozen=True, kw_only=True):
     """Say which entries came with a bundle, and look at their stores."""
 
     bundle: str
-    signer: str = ""
     made: tuple[MadeEntry, ...]
+    signer: str = ""
+    signing_key: str = ""
+    digests: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what is no bundle, and no place."""
         need(_DIGEST.fullmatch(self.bundle) is not None, "bundle: expected sha256: and 64 hex digits")
         need(len(self.signer) <= _LONGEST, "signer: expected at most 200 characters")
+        need(not self.signing_key or _DIGEST.fullmatch(self.signing_key) is not None, "signing_key: expected a digest")
+        need(len(self.digests) <= _MOST_DIGESTS, f"digests: expected at most {_MOST_DIGESTS}")
+        need(all(_DIGEST.fullmatch(one) for one in self.digests), "digests: expected sha256: and 64 hex digits each")
         need(len(self.made) <= MOST, f"made: expected at most {MOST}")
         need(
             all(0 <= one.seconds <= _MOST_SECONDS and 0 <= one.input_size < _LARGEST for one in self.made),

@@ -22,6 +22,7 @@ from msgspec import Struct
 from xpucached import messages
 from xpucached.bundle import words
 from xpucached.bundle.layout import Descriptor, canonical, descriptor, parsed
+from xpucached.bundle.revocations import REVOKED, of_folder, open_to_others, text
 from xpucached.domain.bundles import DOMAIN
 from xpucached.errors import BadBundle, MissingExtra, NotFound, RequestError
 from xpucached.printing import quoted
@@ -44,13 +45,8 @@ PREDICATE: Final = f"https://{DOMAIN}/bundle/v1"
 _PAYLOAD: Final = "application/vnd.in-toto+json"
 _EMPTY: Final = "application/vnd.oci.empty.v1+json"
 
-REVOKED: Final = "revoked"
-"""A file beside the keys: digests, one a line, that are trusted no more, whoever signed them."""
-
-_REVOKED: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LARGEST: Final = 1 << 20
 _MOST_KEYS: Final = 1000
-_WRITABLE: Final = 0o022
 
 
 def _library() -> ModuleType:
@@ -87,6 +83,12 @@ class SignatureVerdict(Struct, frozen=True):
     signer: str | None
     why: str = ""
     hint: str = ""
+    digests: tuple[str, ...] = ()  #: of all that was signed together: who revokes one of them revokes it
+
+    @property
+    def key(self) -> str:
+        """The digest of the key, as it is revoked by; empty if nobody whom we trust signed it."""
+        return "" if self.signer is None else key_digest(self.hint)
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -160,6 +162,11 @@ def hint_of(key: EllipticCurvePublicKey) -> str:
     return base64.b64encode(hashlib.sha256(der).digest()).decode()
 
 
+def key_digest(hint: str) -> str:
+    """Return the digest of a key, as others are written: it is the same SHA-256."""
+    return f"sha256:{base64.b64decode(hint).hex()}"
+
+
 # -- the trust store --------------------------------------------------------------------------------------------------
 
 
@@ -183,15 +190,12 @@ def trust_store(folders: Iterable[Path]) -> TrustStore:
             continue
         try:
             names = sorted(os.listdir(descriptor))
-            why = _open_to_others(os.fstat(descriptor))
-            if REVOKED in names:
-                try:
-                    if why:
-                        raise ValueError(why)  # noqa: TRY301 - as for all else that is wrong with it
-                    revoked |= _revoked(_text(descriptor, REVOKED))
-                except (OSError, ValueError) as error:
-                    ignored.append(f"{folder / REVOKED}: {error}")
-                    doubt = f"what is revoked in {folder / REVOKED} cannot be read: {error}"
+            why = open_to_others(os.fstat(descriptor))
+            try:
+                revoked |= of_folder(descriptor)
+            except (OSError, ValueError) as error:
+                ignored.append(f"{folder / REVOKED}: {error}")
+                doubt = f"what is revoked in {folder / REVOKED} cannot be read: {error}"
             if why:
                 ignored.append(f"{folder}: {why}")
                 continue
@@ -206,44 +210,14 @@ def trust_store(folders: Iterable[Path]) -> TrustStore:
     return TrustStore(tuple(keys.values()), frozenset(revoked), tuple(ignored), doubt)
 
 
-def _revoked(text: str) -> set[str]:
-    """Read digests, one a line.  Raises ValueError for a line that is none: it was meant to end somebody's trust."""
-    found: set[str] = set()
-    for number, line in enumerate(text.splitlines(), start=1):
-        digest = line.partition("#")[0].strip().lower()
-        if digest and _REVOKED.fullmatch(digest) is None:
-            raise ValueError(f"line {number} is no digest: expected sha256: and 64 hex digits")
-        if digest:
-            found.add(digest)
-    return found
-
-
-def _open_to_others(found: os.stat_result) -> str:
-    """Return why what lies there may be somebody else's word; empty if it is root's or ours alone."""
-    if found.st_uid not in {0, os.geteuid()}:
-        return "it belongs to somebody else"
-    return "others can write it" if found.st_mode & _WRITABLE else ""
-
-
-def _text(folder: int, name: str) -> str:
-    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            raise ValueError("it is no file, or too large")
-        if why := _open_to_others(status):
-            raise ValueError(why)
-        return file.read(_LARGEST).decode()
-
-
 def _keys(folder: int, name: str, names: Sequence[str]) -> Iterator[TrustedKey]:
     ec = _library()
     from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
 
     beside = f"{name.removesuffix('.pub')}.toml"
-    limits = _limits(_text(folder, beside)) if beside in names else ((), None)
+    limits = _limits(text(folder, beside)) if beside in names else ((), None)
     begin = "-----BEGIN PUBLIC KEY-----"
-    for part in _text(folder, name).split(begin)[1:]:
+    for part in text(folder, name).split(begin)[1:]:
         key = form.load_pem_public_key((begin + part).encode())
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
             raise ValueError("a key in it is not of the curve P-256")  # noqa: TRY004 - what is wrong is the file
@@ -391,10 +365,12 @@ def _about(
         named.add(f"sha256:{digest}")
     if not named.intersection(subjects):
         return SignatureVerdict(None, "its signature is of another bundle", key.hint)
+    if key_digest(key.hint) in store.revoked:
+        return SignatureVerdict(None, f"its key {key.name} is revoked here", key.hint)
     if store.revoked.intersection(named) or store.revoked.intersection(subjects):
         return SignatureVerdict(None, "it is revoked here", key.hint)
     if key.not_after is not None and datetime.now(UTC).date() > key.not_after:
         return SignatureVerdict(None, f"its key {key.name} counts until {key.not_after} only", key.hint)
     if key.devices and (device is None or not any(one.casefold() in device.casefold() for one in key.devices)):
         return SignatureVerdict(None, f"its key {key.name} counts for other devices", key.hint)
-    return SignatureVerdict(key.name, hint=key.hint)
+    return SignatureVerdict(key.name, hint=key.hint, digests=tuple(sorted(named.union(subjects))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from xpucached.bundle import members
+from xpucached.bundle.trust import SignatureVerdict
 from xpucached.bundling import drivers
 from xpucached.bundling.inspecting import checked, checked_recipes, programs, recipes_in
 from xpucached.bundling.rebuilding import Recompiler, Shard, is_held, wanted
@@ -20,6 +22,7 @@ from xpucached.domain.bundles import (
     Binaries,
     BundleContent,
     BundleReplayReport,
+    BundleSource,
     ImportReport,
     MadeEntry,
     MemberTaken,
@@ -66,11 +69,16 @@ class _Import(contextlib.ExitStack):
         self.stores = _stores(order.into)
         self.taken: list[tuple[MemberManifest, Taken]] = []
         self.published: list[MadeEntry] = []
+        self.sources: dict[tuple[str, str], BundleSource] = {}
         self.present = 0
         self.skipped: Counter[str] = Counter()
         self._staged: dict[str, _Staged] = {}
         self._lines: list[RecipeLine] = []
         self._there: set[tuple[Target, str]] = set()  #: targets and lineages of programs that are in their stores
+        self._left = math.inf if order.seconds is None else order.seconds
+        """Seconds of writing after which no further program is begun; to read them all takes the same each time."""
+        self.later = 0
+        """Programs that were not begun, as the time was up."""
 
     def judge_all(self, progress: Progress) -> None:
         """Read all of the bundle, and say what becomes of each image.  Raises `BadBundle`, `Unsigned` and `DiskError`.
@@ -98,7 +106,7 @@ class _Import(contextlib.ExitStack):
                     raise DiskError(lacking)
             for one in self._bundle.members:
                 if one in may:
-                    self.stage(one, signed[one.manifest.digest].signer or "", progress)
+                    self.stage(one, signed[one.manifest.digest], progress)
                 else:
                     self._check(one, progress)
             self.taken += [(one, judged(one)) for one in images]
@@ -134,7 +142,7 @@ class _Import(contextlib.ExitStack):
                 return f"{there} has less room than the {need} bytes that this takes"
         return ""
 
-    def stage(self, member: MemberManifest, signer: str, progress: Progress) -> None:
+    def stage(self, member: MemberManifest, signed: SignatureVerdict, progress: Progress) -> None:
         """Read the programs of an image, and write those beside their store that are not there: what is there stays."""
         kind = KINDS.get(member.facts.kind) if member.facts.kind else None
         if kind is None or kind.portable is None:
@@ -142,6 +150,7 @@ class _Import(contextlib.ExitStack):
             return
         root = self.stores[kind.name]
         _make(root)
+        self.source(signed)
         staged = _Staged(self.enter_context(kind.portable.batch(root)), [], [])
         self._staged[member.manifest.digest] = staged
         for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
@@ -151,10 +160,22 @@ class _Import(contextlib.ExitStack):
                 self.present += 1
                 self._there.add(place)
                 continue
+            if self._left <= 0 and any(one.made for one in self._staged.values()):
+                self.later += 1
+                continue
             staged.places.append(place)
+            began = time.monotonic()
             staged.batch.add(recipe, target, binary)
+            self._left -= time.monotonic() - began
             digest = program_digest(binary).hexdigest()
-            staged.made.append(MadeEntry(kind.name, root, recipe.entry.key, digest, target.family, signer=signer))
+            by = signed.signer or "", signed.key
+            staged.made.append(MadeEntry(kind.name, root, recipe.entry.key, digest, target.family, 0.0, 0, *by))
+
+    def source(self, signed: SignatureVerdict, *unsigned: str) -> None:
+        """Remember of whom something was taken; what nobody signed is revoked by its own digests."""
+        by = signed.signer or "", signed.key
+        named = self.sources.get(by, BundleSource()).digests
+        self.sources[by] = BundleSource(*by, tuple(sorted({*named, *(signed.digests or unsigned)})))
 
     def publish(self, progress: Progress) -> None:
         """Put programs into their stores, once the disk has them; what has come there meanwhile stays."""
@@ -213,20 +234,22 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
                 _make(root)
             todo.publish(progress)
             until = None if order.seconds is None else time.monotonic() + order.seconds
-            signer = None if recipes is None else verdict(bundle, recipes).signer
+            signed = SignatureVerdict(None) if recipes is None else verdict(bundle, recipes)
             compiled = Recompiler(
                 used,
                 todo.stores,
                 settings.driver.compile_timeout,
                 progress,
                 0 if recipes is None else recipes.facts.entries,
-                trusted=signer is not None,
+                trusted=signed.signer is not None,
                 until=until,
             )
-            if recipes is not None:
-                if order.unattended and signer is None:
+            # What was not published yet would be compiled.
+            if recipes is not None and not todo.later:
+                if order.unattended and signed.signer is None:
                     todo.skipped["recipes that no trusted key has signed"] += recipes.facts.entries
                 elif not todo.is_complete():
+                    todo.source(signed, bundle.index.digest, recipes.manifest.digest)
                     compiled.run(wanted(bundle, recipes, used, todo.stores, Shard()), order.first)
     nothing = not (todo.published or todo.present or compiled.made or compiled.present or compiled.failures)
     if nothing and not todo.skipped and not order.first:
@@ -241,8 +264,12 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
         present=present,
         failures=tuple(compiled.failures),
         skipped=dict(todo.skipped),
-        made=(*todo.published, *(replace(one, signer=signer or "") for one in compiled.made)),
-        next=compiled.next,
+        made=(
+            *todo.published,
+            *(replace(one, signer=signed.signer or "", signing_key=signed.key) for one in compiled.made),
+        ),
+        sources=tuple(todo.sources.values()),
+        next=order.first if todo.later else compiled.next,
     )
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from xpucached.catalog import days, refusals
+from xpucached.catalog import days, refusals, rows
+from xpucached.catalog.lists import among
+from xpucached.catalog.recipe_tables import VOUCHERS
 from xpucached.catalog.tables import BUILDS, ENTRIES, STORES
 from xpucached.domain.targets import Origin
 
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from xpucached.domain.bundles import MadeEntry
-    from xpucached.domain.plans import Built
+    from xpucached.domain.bundles import BundleSource, MadeEntry
+    from xpucached.domain.plans import Built, IndexedEntry
     from xpucached.domain.stores import Entry, EntryId
 
 _REMEMBERED: Final = timedelta(days=365)
@@ -39,7 +41,12 @@ def record_build(connection: sa.Connection, built: Built, now: datetime) -> None
         "digest": built.digest,
         "at": now,
         "models": list(built.models) or None,
+        "signing_key": None,
     }
+    source = built.source
+    if source is not None and (came := _stamp_of(connection, source, as_it_was=True)) is not None:
+        # What is compiled from what came with a bundle is the bundle's word as much as that is.
+        what["stamp"], what["signing_key"] = came
     connection.execute(
         insert(BUILDS).values(**key, **what).on_conflict_do_update(index_elements=[b[name] for name in key], set_=what)
     )
@@ -48,21 +55,26 @@ def record_build(connection: sa.Connection, built: Built, now: datetime) -> None
 
 
 def record_import(
-    connection: sa.Connection, made: Iterable[MadeEntry], bundle: str, signer: str, now: datetime
+    connection: sa.Connection, made: Iterable[MadeEntry], bundle: str, source: BundleSource, now: datetime
 ) -> None:
     """Note which entries came with a bundle: as they are if compiling took no time, else compiled from its recipes."""
     b = BUILDS.c
+    stamp = f"{bundle} {source.signer}"
+    for digest in {bundle, source.signing_key, *source.digests} - {""}:
+        row = {"stamp": stamp, "signing_key": source.signing_key, "digest": digest}
+        connection.execute(insert(VOUCHERS).values(row).on_conflict_do_nothing())
     for one in made:
         key = {"kind": one.kind, "root": str(one.store), "key": one.key}
         what = {
             "family": one.family,
             "origin": (Origin.REBUILT if one.seconds else Origin.IMPORTED).value,
-            "stamp": f"{bundle} {signer}",
+            "stamp": stamp,
             "image_size": one.input_size,
             "seconds": one.seconds,
             "digest": one.digest,
             "at": now,
             "models": None,
+            "signing_key": source.signing_key or None,
         }
         named = [b[name] for name in key]
         connection.execute(insert(BUILDS).values(**key, **what).on_conflict_do_update(index_elements=named, set_=what))
@@ -70,13 +82,39 @@ def record_import(
 
 def bundle_of(connection: sa.Connection, entry: Entry) -> str:
     """Return with which bundle an entry came, and who signed that; empty if with none, or if it is another one now."""
-    b = BUILDS.c
-    of = (b.kind == entry.id.store.kind, b.root == str(entry.id.store.root), b.key == entry.id.key)
-    stamp = connection.execute(sa.select(b.stamp).where(*of, b.digest == entry.digest)).scalar()
-    if stamp is None or not stamp.startswith(_BUNDLE):
-        return ""
+    came = _stamp_of(connection, entry)
+    return "" if came is None else _named(came[0])
+
+
+def _named(stamp: str) -> str:
     digest, _, signer = stamp.partition(" ")
     return f"{digest}, signed by {signer}" if signer else f"{digest}, not signed by a trusted key"
+
+
+def _stamp_of(connection: sa.Connection, entry: Entry, *, as_it_was: bool = False) -> tuple[str, str | None] | None:
+    b = BUILDS.c
+    of = (b.kind == entry.id.store.kind, b.root == str(entry.id.store.root), b.key == entry.id.key)
+    # What is damaged since has other bytes, and what it is compiled from came with the bundle all the same.
+    same = sa.true() if as_it_was and entry.defect is not None else b.digest == entry.digest
+    row = connection.execute(sa.select(b.stamp, b.signing_key).where(*of, same, b.stamp.startswith(_BUNDLE))).first()
+    return None if row is None else (row.stamp, row.signing_key)
+
+
+def revoked_entries(connection: sa.Connection, digests: frozenset[str]) -> tuple[tuple[IndexedEntry, str], ...]:
+    """Return what came with a bundle of which one of these digests is revoked, with how that is named.
+
+    Also what was compiled from that since.  Without kernels.
+    """
+    if not digests:
+        return ()
+    b, v = BUILDS.c, VOUCHERS.c
+    of = (v.stamp == b.stamp, v.signing_key == sa.func.coalesce(b.signing_key, ""), among(v.digest, digests))
+    wrong = sa.or_(among(sa.func.substr(b.stamp, 1, _DIGEST), digests), sa.select(v.digest).where(*of).exists())
+    here = (STORES.c.kind == b.kind, STORES.c.root == b.root, b.key == ENTRIES.c.key)
+    same = b.digest == ENTRIES.c.digest
+    came = sa.select(b.key).where(*here, same, b.stamp.startswith(_BUNDLE), wrong).correlate(ENTRIES, STORES).exists()
+    found = rows.indexed(connection, connection.execute(rows.WITHOUT_KERNELS.where(came)))
+    return tuple((one, bundle_of(connection, one.entry)) for one in found)
 
 
 def came_with(wanted: str) -> sa.ColumnElement[bool]:
@@ -89,6 +127,9 @@ def came_with(wanted: str) -> sa.ColumnElement[bool]:
     return sa.select(b.key).where(*of, sa.or_(named, signed)).correlate(ENTRIES, STORES).exists()
 
 
+_DIGEST: Final = 71
+"""The length of a digest, as it is written."""
+
 _BUNDLE: Final = "sha256:"
 """What the stamp of what came with a bundle begins with."""
 
@@ -96,7 +137,12 @@ _BUNDLE: Final = "sha256:"
 def forget_old_builds(connection: sa.Connection, now: datetime) -> None:
     """Forget what was compiled, or refused, so long ago that it says nothing any more."""
     refusals.forget_old_refusals(connection, now)
-    connection.execute(sa.delete(BUILDS).where(BUILDS.c.at < now - _REMEMBERED))
+    b = BUILDS.c
+    here = sa.select(ENTRIES.c.id).join(STORES).where(STORES.c.kind == b.kind, STORES.c.root == b.root)
+    there = sa.and_(b.stamp.startswith(_BUNDLE), here.where(ENTRIES.c.key == b.key).correlate(BUILDS).exists())
+    # Where an entry came from is asked as long as it is there: its bundle may be revoked.
+    connection.execute(sa.delete(BUILDS).where(b.at < now - _REMEMBERED, ~there))
+    connection.execute(sa.delete(VOUCHERS).where(VOUCHERS.c.stamp.not_in(sa.select(b.stamp))))
 
 
 def build_rates(connection: sa.Connection) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""Record: the tables of how entries are compiled that do not say it themselves, beside those in `tables`."""
+"""Record: the tables of where entries come from that do not say it themselves, beside those in `tables`."""
 
 from __future__ import annotations
 
@@ -41,5 +41,13 @@ DERIVED: Final = sa.Table(
     METADATA,
     *(sa.Column(name, sa.Text, primary_key=True) for name in ("kind", "key")),
     sa.Column("target_id", parent("targets.id"), primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+# By which digests what came with a bundle (`builds.stamp`), and was signed by a key, is revoked.
+VOUCHERS: Final = sa.Table(
+    "vouchers",
+    METADATA,
+    *(sa.Column(name, sa.Text, primary_key=True) for name in ("stamp", "signing_key", "digest")),
     sqlite_with_rowid=False,
 )

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from xpucached.catalog.moments import Moment
 
 #: The newest revision in ``migrations/versions``.  A catalog that has it needs no Alembic, which is slow to load.
-REVISION: Final = "0030"
+REVISION: Final = "0031"
 
 METADATA: Final = sa.MetaData(
     naming_convention={
@@ -372,6 +372,7 @@ BUILDS: Final = sa.Table(
     sa.Column("digest", sa.Text, nullable=False),  # of what was compiled
     sa.Column("at", Moment, nullable=False),
     sa.Column("models", sa.JSON(none_as_null=True)),  # names that the entry is to inherit, until a look has found it
+    sa.Column("signing_key", sa.Text),  # of a bundle's: the digest of the key that signed it
     sqlite_with_rowid=False,
 )
 

@@ -189,11 +189,11 @@ def _tell_daemon(options: Namespace, report: ImportReport) -> None:
     try:
         client, hosts = connect.reach(options)
         with client:
-            for signer in sorted({one.signer for one in report.made} if not hosts else ()):
-                its = tuple(one for one in report.made if one.signer == signer)
+            for source, its in report.by_source() if not hosts else ():
                 for first in range(0, len(its), imports.MOST):
                     made = its[first : first + imports.MOST]
-                    client.call(imports.NoteImport(bundle=report.view.digest, signer=signer, made=made))
+                    of = {name: getattr(source, name) for name in source.__struct_fields__}
+                    client.call(imports.NoteImport(bundle=report.view.digest, made=made, **of))
     except XpucachedError as error:
         print(f"xpucachectl: no daemon noted where these entries came from: {plain(error.message)}", file=sys.stderr)
 

@@ -16,7 +16,7 @@ from xpucached.domain.defects import Effect
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Outcome
 from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport
-from xpucached.domain.trash import Finding, TrashReport, VerifyReport
+from xpucached.domain.trash import UNTRUSTED, Finding, TrashReport, VerifyReport
 from xpucached.errors import Conflict, NotFound, RequestError, RunFailed
 from xpucached.printing import plain
 from xpucached.render import host, jobs, status
@@ -204,7 +204,8 @@ def _doctor(output: Output) -> int:
     if not output.json and not output.quiet:
         known = output.client.call(requests.GetStatus()).value
         output.say(fold(f"watching: {status.watching(known.watching, output.style)}", output.style, 2))
-        output.say(host.problems(known.problems, output.style))
+        # What the look itself finds, it tells.
+        output.say(host.problems([one for one in known.problems if one.code not in UNTRUSTED], output.style))
     job, code = _ended(output, _doctor_request(output.options), _found)
     return code or _sound(job)
 
@@ -219,7 +220,8 @@ def _diagnosis(job: Job, style: TextStyle) -> str:
     if not isinstance(report, VerifyReport):
         return jobs.job(job, style)
     watching = f"watching: {status.watching(report.watching, style)}" if report.watching else ""
-    return "\n".join(filter(None, (watching, host.problems(report.problems, style), jobs.job(job, style))))
+    problems = host.problems([one for one in report.problems if one.code not in UNTRUSTED], style)
+    return "\n".join(filter(None, (watching, problems, jobs.job(job, style))))
 
 
 def _found(job: Job) -> str:
@@ -235,7 +237,7 @@ def _sound(job: Job | None) -> int:
     bad = any(not one.done and one.effect is not Effect.HARMLESS for one in _findings(job))
     report = job.report if job is not None and isinstance(job.report, VerifyReport) else None
     unread = report is not None and (report.unread or report.unread_parts)
-    return RunFailed.exit if bad or unread else 0
+    return RunFailed.exit if bad or unread or (report is not None and report.untrusted) else 0
 
 
 def _replay_request(given: Namespace) -> requests.ReplayEntries:

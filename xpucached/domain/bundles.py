@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -148,7 +148,9 @@ class ImportBundle(Struct, frozen=True, tag="import", tag_field="order"):
     binaries: Binaries = Binaries.TRUSTED
     dry_run: bool = False
     unattended: bool = False  #: nothing unsigned is taken, not even recipes
-    seconds: float | None = None  #: after so many seconds of compiling no further recipe is begun
+    seconds: float | None = (
+        None  #: after so many of writing no further program, of compiling no further recipe is begun
+    )
     first: int = 0  #: so many recipes are passed over: an import whose time was up has seen to them
 
 
@@ -276,6 +278,15 @@ class MadeEntry(Struct, frozen=True):
     seconds: float = 0.0  #: that compiling took
     input_size: int = 0
     signer: str = ""  #: the trusted key that signed that member of the bundle
+    signing_key: str = ""  #: its digest
+
+
+class BundleSource(Struct, frozen=True):
+    """Of whom entries of a bundle were taken, and what takes them out again when it is revoked."""
+
+    signer: str = ""
+    signing_key: str = ""
+    digests: tuple[str, ...] = ()  #: of what was signed together
 
 
 class RecipeFailure(Struct, frozen=True):
@@ -308,6 +319,13 @@ class ImportReport(Struct, frozen=True, tag="import", tag_field="kind"):
     skipped: Mapping[str, int] = field(default_factory=dict)
     made: tuple[MadeEntry, ...] = ()  #: what came in as it was; then what was compiled
     next: int | None = None  #: its time was up: with which recipe to go on; None: all was seen to
+    sources: tuple[BundleSource, ...] = ()  #: of whom that was taken
+
+    def by_source(self) -> Iterator[tuple[BundleSource, tuple[MadeEntry, ...]]]:
+        """Yield of whom something may have been taken, with that."""
+        for one in self.sources:
+            its = (one.signer, one.signing_key)
+            yield one, tuple(each for each in self.made if (each.signer, each.signing_key) == its)
 
 
 class BundleReplayReport(Struct, frozen=True, tag="replay", tag_field="kind"):

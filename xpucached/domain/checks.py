@@ -93,6 +93,8 @@ PROBLEMS: Final[Mapping[str, CheckState]] = {
     "workers-forbidden": CheckState.WORKER_FAILED,
     "automatic-job-failed": CheckState.PROBLEM,
     "catalog-rebuilt": CheckState.PROBLEM,
+    "revocations-unknown": CheckState.PROBLEM,
+    "revoked-entries": CheckState.PROBLEM,
     "state-not-kept": CheckState.PROBLEM,
     "store-fault": CheckState.PROBLEM,
     "store-unreadable": CheckState.PROBLEM,

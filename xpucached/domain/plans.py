@@ -130,6 +130,7 @@ class EvictReason(StrEnum):
 
     DEFECTIVE = "defective"
     SUPERSEDED = "superseded-driver"
+    REVOKED = "revoked"  #: it came with a bundle that is trusted no more
     NEVER_CAME = "never-installed"  #: it was compiled for a driver that was not installed in time
     GONE = "device-gone"
     UNUSED = "unused"
@@ -303,6 +304,7 @@ class Built(Struct, frozen=True):
     seconds: float
     digest: str  #: BLAKE2b-128 of the compiled program
     models: tuple[ModelName, ...] = ()  #: that use the entry which it was rebuilt from
+    source: Entry | None = None  #: that one
 
 
 class ReplayReport(Struct, frozen=True, tag_field="kind", tag="replay"):

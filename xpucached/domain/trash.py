@@ -15,6 +15,9 @@ from xpucached.domain.names import AwareDatetime, EntryKey, EntryRef, TrashRef
 from xpucached.domain.plans import EvictReason, NoRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
 
+UNTRUSTED: Final = frozenset({"revoked-entries", "revocations-unknown"})
+"""The codes of problems with what came from elsewhere and is trusted no more, or perhaps not."""
+
 LISTED: Final = 100_000
 """So many things in the trashes of all stores are listed, and no more."""
 
@@ -148,3 +151,8 @@ class VerifyReport(Struct, frozen=True, tag_field="kind", tag="verify"):
     deep: Comparison | None = None  #: where it was asked for
     unread: int = 0  #: stores that could not be looked at: whether anything is wrong there is not known
     unread_parts: int = 0  #: the same of directories and entries in the others
+
+    @property
+    def untrusted(self) -> tuple[Problem, ...]:
+        """The problems with what came from elsewhere."""
+        return tuple(one for one in self.problems if one.code in UNTRUSTED)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.trash import LISTED, Unproven
 from xpucached.printing import plain
+from xpucached.render.host import problems
 from xpucached.render.text import Cell, Colour, TextStyle, age, count, seconds, size, table
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def verification(report: VerifyReport, style: TextStyle) -> str:
             one.ref or "-",
             one.defect or one.fault or "-",
             Cell(one.effect, None if one.effect is Effect.HARMLESS else Colour.RED),
-            _fate(one, fix=report.fix),
+            _remedy(one, fix=report.fix),
             str(one.store.root),
             f"{one.message} ({one.detail})" if one.detail else one.message,
         ]
@@ -75,8 +76,10 @@ def verification(report: VerifyReport, style: TextStyle) -> str:
     if dark := _unread(report):
         words = f"{dark}: whether anything is wrong there is unknown"
         compared = f"\n{style.paint(words, Colour.RED)}; see: xpucachectl stores{compared}"
+    if untrusted := problems(report.untrusted, style):
+        looked = f"{untrusted}\n{looked}"
     if not rows:
-        wrong = "nothing is wrong" if entries else "no file in them makes programs hang"
+        wrong = f"nothing {'else ' if untrusted else ''}is wrong" if entries else "no file in them makes programs hang"
         return f"{looked}: {f'not everything could be read; in the rest {wrong}' if dark else wrong}{compared}"
     heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")
     text = table(heads, rows, style)
@@ -138,7 +141,7 @@ _DONE = {
 }
 
 
-def _fate(one: Finding, *, fix: bool) -> Cell:
+def _remedy(one: Finding, *, fix: bool) -> Cell:
     if one.done:
         return Cell(_DONE[one.action], Colour.GREEN)
     if one.action is RepairAction.LEAVE:

@@ -42,6 +42,12 @@ FORETELL: Final = Part(
     "predict", "reckoning of what programs look for under another compiler", "models that are warm may be called cold"
 )
 CATALOG: Final = Part("catalog", "check of the catalog", "damage in the catalog may go unnoticed")
+REVOKE: Final = Part(
+    "revoke",
+    "removal of what is revoked",
+    "programs may run what came with a revoked bundle",
+    "xpucachectl evict --reason revoked tries it now",
+)
 MEND: Final = Part(
     "mend",
     "mending of damaged entries",

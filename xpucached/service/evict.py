@@ -29,6 +29,7 @@ from xpucached.planning.prewarm import rests_on_successors
 from xpucached.planning.ranking import ABSENT, HALF, RATE
 from xpucached.planning.trash import SCARCE
 from xpucached.service.context import to_its_end
+from xpucached.service.revoking import revoked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -169,9 +170,12 @@ class Evictor:
         wanted = frozenset(map(EvictReason, reasons)) or None
 
         def decide() -> EvictionPlan:
+            going = revoked(context) if wanted is None or EvictReason.REVOKED in wanted else ()
+            if wanted == frozenset({EvictReason.REVOKED}):
+                return EvictionPlan(going, _allocated(one.entry for one in going))
             proofs = context.catalog.read(model_coverage, self._scanner.finder.places_of(known.values()))
             resting = {one.model for one in proofs if rests_on_successors(one, context.present.seen_by(one.model))}
-            return decided(
+            plan = decided(
                 context.catalog,
                 context.present,
                 warm,
@@ -183,6 +187,12 @@ class Evictor:
                 disk_space=self._trash.disk_space() if disk_space is None else disk_space,
                 predicted=warm & resting,
             )
+            if not going:
+                return plan
+            ids = {one.entry.entry.id for one in going}
+            also = [one for one in plan.evict if one.entry.entry.id not in ids]
+            kept = plan.kept - len(going) + len(plan.evict) - len(also)
+            return EvictionPlan((*going, *also), _allocated(one.entry for one in (*going, *also)), kept)
 
         return await asyncio.to_thread(decide)
 
@@ -200,6 +210,10 @@ class Evictor:
             return frozenset()
         plan = await self.plan(reasons=(EvictReason.DEFECTIVE,), asked=asked)
         return frozenset(one.entry.entry.id for one in plan.evict)
+
+    async def revoked(self) -> bool:
+        """Return whether something is there that is revoked; notes it as a problem."""
+        return bool(await asyncio.to_thread(revoked, self._context))
 
     async def named(
         self, refs: Sequence[str], disk_space: Sequence[DiskSpace] | None = None

@@ -18,6 +18,7 @@ from xpucached.catalog.entries import entry_page, find_entry
 from xpucached.catalog.models import find_model
 from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.stores import all_stores
+from xpucached.domain.bundles import BundleSource
 from xpucached.domain.plans import NoRecipe
 from xpucached.errors import NotFound, RequestError
 from xpucached.host import product_names
@@ -125,8 +126,8 @@ async def _events(service: Service, asked: looking.ListEvents) -> tuple[Event, .
 
 
 async def _note_import(service: Service, asked: imports.NoteImport) -> Job:
-    context = service.context
-    await context.write(record_import, asked.made, asked.bundle, asked.signer, context.clock())
+    context, source = service.context, BundleSource(asked.signer, asked.signing_key, asked.digests)
+    await context.write(record_import, asked.made, asked.bundle, source, context.clock())
     stores = tuple(sorted({one.store for one in asked.made}))
     return await service.reconciler.start_scan(requests.ScanStores(stores=stores))
 

@@ -354,7 +354,7 @@ def note_built(
 ) -> None:
     """Note that an entry is our work, and for which models it was done."""
     stamp, digest = driver_for(one, drivers).stamp, program_digest(binary).hexdigest()
-    work = Built(built, one.to, origin, stamp, one.entry.entry.image_size, seconds, digest, models)
+    work = Built(built, one.to, origin, stamp, one.entry.entry.image_size, seconds, digest, models, one.entry.entry)
     context.catalog.write(record_build, work, context.clock())
 
 

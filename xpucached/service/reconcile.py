@@ -187,6 +187,7 @@ class Reconciler:
                 await self._surveyor.survey()
             report = await self._scanner.scan_stores(roots, full=request.full, thorough=True, progress=handle.progress)
             await self._context.on_scan()
+            await self._upkeep.heed()
             return report
 
         return self._context.jobs.start("scan", work)

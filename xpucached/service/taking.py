@@ -32,7 +32,7 @@ _MOST: Final = 64
 _MOST_KEYS: Final = 4096
 _LARGEST: Final = 64 << 20
 _TURN: Final = 60.0
-"""Seconds of compiling after which no further recipe of a bundle is begun before others had their turn."""
+"""Seconds after which no further program or recipe of a bundle is begun before others had their turn."""
 _SECONDS: Final = 1800.0
 """Seconds that a turn may take altogether, with reading the bundle before it, and what was begun."""
 _STEP: Final = 0.2
@@ -54,14 +54,20 @@ class BundleTaker:
         """Whether there is something to go on with."""
         return bool(self._begun)
 
+    def trusted(self) -> tuple[object, ...]:
+        """Return what is another when another key, or revocation, is there.  Blocks."""
+        return tuple(_state_of(one) for one in self._keys())
+
+    def _keys(self) -> tuple[Path, Path]:
+        return HOST_KEYS, self._context.settings.file.parent / HOST_KEYS.name
+
     async def take(self) -> None:
         """Take in what is new, or was not for this driver, for a turn.  Raises what was wrong with one, at the end."""
         bundles, host = self._context.settings.bundles, self._context.present
         if not bundles.take or not host.offered:
             self._begun = {}
             return
-        folders = bundles.folder, HOST_KEYS, self._context.settings.file.parent / HOST_KEYS.name
-        found, trusted = await asyncio.to_thread(_lying, *folders)
+        found, trusted = await asyncio.to_thread(_lying, bundles.folder, *self._keys())
         # What is refused is so until it, the driver, or whom we trust is another.
         due = {(*key, trusted, host.drivers_met): path for key, path in found.items()}
         self._begun = {key: number for key, number in self._begun.items() if key in due}
@@ -102,9 +108,8 @@ class BundleTaker:
             raise
         if report is None or not report.made:
             return None if report is None else report.next
-        for signer in sorted({one.signer for one in report.made}):
-            its = tuple(one for one in report.made if one.signer == signer)
-            await self._context.write(record_import, its, report.view.digest, signer, self._context.clock())
+        for source, its in report.by_source():
+            await self._context.write(record_import, its, report.view.digest, source, self._context.clock())
         await self._scanner.scan_stores(frozenset(one.store for one in report.made))
         words = f"{report.published} programs taken from a bundle, {report.rebuilt} compiled from its recipes"
         told = {"bundle": report.view.digest, "published": str(report.published), "rebuilt": str(report.rebuilt)}

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.models import Warmth
+from xpucached.domain.plans import EvictReason
 from xpucached.service import automatic, quota
 from xpucached.service.replay import ReplayRequest
 
@@ -65,6 +66,7 @@ class Upkeep:
         self._again = False
         self._evict_due = False
         self._replay_due = False
+        self._trusted: tuple[object, ...] = ()
         self._replayed: tuple[object, ...] = ()
         """The drivers that programs met when replay was last thought of."""
 
@@ -79,6 +81,11 @@ class Upkeep:
         self._again = True
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_up(), name="upkeep")
+
+    async def heed(self) -> None:
+        """Do what is due, soon, if other keys or revocations are there than when it was done last."""
+        if await asyncio.to_thread(self._taker.trusted) != self._trusted or await self._evictor.revoked():
+            self.begin(whole=False)
 
     @property
     def busy(self) -> bool:
@@ -111,6 +118,7 @@ class Upkeep:
     async def _keep_up(self) -> None:
         while self._again:
             self._again = False
+            await self._revoke()
             # No model is to run into what is damaged.
             mended = await self._mend()
             # What others compiled need not be compiled here; what is left of it after a turn comes in the next round.
@@ -126,6 +134,17 @@ class Upkeep:
                 await self._evict()
         self._wait()
         self._prepare()
+
+    async def _revoke(self) -> None:
+        """Take out what came with a bundle that is revoked: before anything is compiled from it, or run with it.
+
+        Whoever revokes it has asked for that, so neither the policy nor the clock is.
+        """
+        self._trusted = await asyncio.to_thread(self._taker.trusted)
+        async with self._parts.part(automatic.REVOKE):
+            if await self._evictor.revoked():
+                await self._do(automatic.REVOKE, self._evictor.work(reasons=(EvictReason.REVOKED,)))
+                await self._evictor.revoked()
 
     async def _mend(self) -> bool:
         """Mend what would be evicted for a defect; what cannot be mended goes.  False if somebody cancelled it.

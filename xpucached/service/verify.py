@@ -29,6 +29,7 @@ from xpucached.service.compare import quarantine
 from xpucached.service.context import to_its_end
 from xpucached.service.owners import readable
 from xpucached.service.paths import real_paths
+from xpucached.service.revoking import revoked
 from xpucached.service.store_finder import writer_since, writers_since
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class Verifier:
         verifying = self.work(roots, fix=request.fix, faults_only=request.faults_only, deep=request.deep)
 
         async def work(handle: Handle) -> VerifyReport:
-            report, now = await verifying(handle), await status()
+            report = await verifying(handle)
+            await asyncio.to_thread(revoked, self._context)
+            now = await status()
             return replace(report, watching=now.watching, problems=now.problems)
 
         return self._context.jobs.start("verify", work)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support.bundles import TARGET, facts, forge, good, packed, tar
-from xpucached.bundle import members, trust, words
+from xpucached.bundle import members, revocations, trust, words
 from xpucached.bundle.layout import Descriptor
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling.__main__ import carry_out
@@ -203,7 +203,7 @@ def test_a_folder_that_is_changed_for_another_one_is_read_as_it_was_looked_at(
 ) -> None:
     signature(tmp_path, INDEX)
     folder = tmp_path / "trust.d"
-    look = trust._open_to_others
+    look = revocations.open_to_others
 
     def change(found: os.stat_result) -> str:
         if not folder.is_symlink():
@@ -212,7 +212,7 @@ def test_a_folder_that_is_changed_for_another_one_is_read_as_it_was_looked_at(
             folder.symlink_to(tmp_path / "another")
         return look(found)
 
-    monkeypatch.setattr(trust, "_open_to_others", change)
+    monkeypatch.setattr(trust, "open_to_others", change)
     assert len(store(tmp_path).keys) == 1
 
 
@@ -267,3 +267,15 @@ def test_a_signature_that_names_itself_is_none(tmp_path: Path) -> None:
         with pytest.raises(BadBundle, match="is missing"):
             trust.signatures(bundle)
     assert TARGET.kind == "sycl"
+
+
+def test_a_key_that_is_revoked_counts_no_more_though_it_lies_there(tmp_path: Path) -> None:
+    made = signature(tmp_path, INDEX, MEMBER)
+    before = trust.verify([made], [INDEX], store(tmp_path))
+    assert (before.signer, before.digests) == ("release", (INDEX, MEMBER))
+    (tmp_path / "trust.d/revoked").write_text(f"{OTHER}\n{before.key}  # it was stolen\n")
+    after = trust.verify([made], [INDEX], store(tmp_path))
+    assert (after.signer, after.why, after.key) == (None, "its key release is revoked here", "")
+    # It is what openssl and sha256sum say of it.
+    pem = (tmp_path / "trust.d/release.pub").read_text().splitlines()[1:-1]
+    assert before.key == f"sha256:{hashlib.sha256(base64.b64decode(''.join(pem))).hexdigest()}"

@@ -31,6 +31,8 @@ from xpucached.planning.imports import Taken, Taking, judge
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xpucached.bundle.members import Bundle
+
 LIBRARY: Final = CompilerLibrary("libigc.so", "build-id:00")
 GIVEN: Final = facts(b"", compiler=(LIBRARY,), isa="cpu:0")
 NEXT: Final = sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3")
@@ -137,26 +139,44 @@ def test_recipes_are_left_to_be_compiled_unless_all_their_programs_came(installe
         assert todo.is_complete()
 
 
-@pytest.mark.flow
-def test_a_killed_import_leaves_whole_entries_and_is_done_by_the_next(tmp_path: Path) -> None:
+def thirty(place: Path) -> tuple[Bundle, dict[str, bytes]]:
     files: dict[str, bytes] = {}
     for number in range(30):
         path, program, source = leaf(f"_ZTS{number}")
         files |= {f"sycl/{path}/0.bin": program, f"sycl/{path}/0.src": source}
     plain = tar(files)
     told = facts(plain, entries=30, bytes=sum(map(len, files.values())))
-    bundle = members.opened(forge(tmp_path / "bundle", packed(plain, HOW), told))
+    return members.opened(forge(place, packed(plain, HOW), told)), files
+
+
+def published(bundle: Bundle, order: ImportBundle) -> tuple[int, int, int]:
     now = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
     used = UsedDriver(OtherDriver((TARGET,), "", {}), now, {})
+    with importing._Import(order, bundle, used) as todo:
+        todo.stage(bundle.members[0], SignatureVerdict("key"), lambda *_: None)
+        todo.taken = [(bundle.members[0], Taken(Taking.PUBLISH))]
+        todo.publish(lambda *_: None)
+    return len(todo.published), todo.present, todo.later
+
+
+def test_programs_too_are_published_by_turns(tmp_path: Path) -> None:
+    """In turns that have no time, each of which sees to one of them, all of them come."""
+    bundle, _ = thirty(tmp_path / "bundle")
+    (tmp_path / "store").mkdir()
+    with bundle.layout:
+        turn = ImportBundle(bundle.layout.path, tmp_path / "store", seconds=0.0)
+        assert [published(bundle, turn) for _ in range(30)] == [(1, there, 29 - there) for there in range(30)]
+        assert published(bundle, turn) == (0, 30, 0)
+
+
+@pytest.mark.flow
+def test_a_killed_import_leaves_whole_entries_and_is_done_by_the_next(tmp_path: Path) -> None:
+    bundle, files = thirty(tmp_path / "bundle")
     draw = random.Random(3)  # noqa: S311 - which moments
     with bundle.layout:
 
         def publish(root: Path) -> tuple[int, int]:
-            with importing._Import(ImportBundle(bundle.layout.path, root), bundle, used) as todo:
-                todo.stage(bundle.members[0], "key", lambda *_: None)
-                todo.taken = [(bundle.members[0], Taken(Taking.PUBLISH))]
-                todo.publish(lambda *_: None)
-            return len(todo.published), todo.present
+            return published(bundle, ImportBundle(bundle.layout.path, root))[:2]
 
         (tmp_path / "whole").mkdir()
         began = time.monotonic()

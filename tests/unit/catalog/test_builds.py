@@ -6,21 +6,31 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import pytest
+import sqlalchemy as sa
 from msgspec.structs import replace
 
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import HOUR, NEW, NOW, OLD, OTHER, STORE, architecture, entry, model, run, scan
 from xpucached.catalog import builds
-from xpucached.catalog.builds import build_rates, count_built, forget_old_builds, record_build, record_import
+from xpucached.catalog.builds import (
+    build_rates,
+    count_built,
+    forget_old_builds,
+    record_build,
+    record_import,
+    revoked_entries,
+)
 from xpucached.catalog.entries import all_entries, entry_page, find_entry
 from xpucached.catalog.models import add_model
+from xpucached.catalog.recipe_tables import VOUCHERS
 from xpucached.catalog.refusals import record_refusal, refused_by
 from xpucached.catalog.scans import record_scan
-from xpucached.domain.bundles import MadeEntry
+from xpucached.domain.bundles import BundleSource, MadeEntry
+from xpucached.domain.defects import CHANGED
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.plans import Built
 from xpucached.domain.queries import EntryQuery
-from xpucached.domain.stores import Entry, Store
+from xpucached.domain.stores import Entry, EntryState, Store
 from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
@@ -145,16 +155,17 @@ def test_what_was_rebuilt_for_models_belongs_to_them_once(catalog: Catalog) -> N
     assert owners(catalog)["b/0"] == ("gone", "net")
 
 
+def made(of: Entry, **facts: object) -> MadeEntry:
+    plain = MadeEntry(of.id.store.kind, of.id.store.root, of.id.key, of.digest or "", OLD.family)
+    return replace(plain, **facts)
+
+
 def test_what_came_with_a_bundle_is_known_by_it_and_by_its_signer_while_it_is_just_that(catalog: Catalog) -> None:
     first, second, other, changed = entry("a/0"), entry("b/0"), entry("c/0"), entry("d/0")
     mine, theirs = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 
-    def made(of: Entry, **facts: object) -> MadeEntry:
-        plain = MadeEntry(of.id.store.kind, of.id.store.root, of.id.key, of.digest or "", OLD.family)
-        return replace(plain, **facts)
-
-    catalog.write(record_import, (made(first), made(second, seconds=1.5)), mine, "release", NOW)
-    catalog.write(record_import, (made(other), made(changed, digest="another")), theirs, "", NOW)
+    catalog.write(record_import, (made(first), made(second, seconds=1.5)), mine, BundleSource("release"), NOW)
+    catalog.write(record_import, (made(other), made(changed, digest="another")), theirs, BundleSource(), NOW)
     catalog.write(record_scan, scan(first, second, other, changed), architecture)
 
     def keys(**asked: object) -> list[str]:
@@ -178,3 +189,64 @@ def test_what_came_with_a_bundle_is_known_by_it_and_by_its_signer_while_it_is_ju
     assert catalog.read(find_entry, first.id.ref).bundle == f"{mine}, signed by release"
     assert catalog.read(find_entry, other.id.ref).bundle == f"{theirs}, not signed by a trusted key"
     assert catalog.read(find_entry, changed.id.ref).bundle == ""
+
+
+BUNDLE: Final = f"sha256:{'1' * 64}"
+MEMBER: Final = f"sha256:{'2' * 64}"
+KEY: Final = f"sha256:{'3' * 64}"
+LATER_KEY: Final = f"sha256:{'4' * 64}"
+
+
+def revoked(catalog: Catalog, *digests: str) -> list[str]:
+    return sorted(one.entry.id.key for one, _ in catalog.read(revoked_entries, frozenset(digests)))
+
+
+def test_what_came_with_a_bundle_is_revoked_by_each_digest_that_was_signed_and_by_its_key(catalog: Catalog) -> None:
+    mine, other, theirs = entry("a/0"), entry("b/0"), entry("c/0")
+    catalog.write(record_import, (made(mine),), BUNDLE, BundleSource("release", KEY, (BUNDLE, MEMBER)), NOW)
+    catalog.write(record_import, (made(other),), f"sha256:{'5' * 64}", BundleSource(), NOW)
+    catalog.write(record_scan, scan(mine, other, theirs), architecture)
+    assert revoked(catalog) == revoked(catalog, f"sha256:{'0' * 64}") == []
+    for digest in (BUNDLE, MEMBER, KEY):
+        assert revoked(catalog, digest) == ["a/0"]
+    assert revoked(catalog, f"sha256:{'5' * 64}", KEY) == ["a/0", "b/0"]
+    ((_, named),) = catalog.read(revoked_entries, frozenset({KEY}))
+    assert named == f"{BUNDLE}, signed by release"
+    # What a program has written in its place since is the program's.
+    catalog.write(record_scan, scan(replace(mine, digest="anew", stamp="later"), other, theirs), architecture)
+    assert revoked(catalog, BUNDLE) == []
+
+
+def test_what_another_key_of_that_name_has_signed_since_stays(catalog: Catalog) -> None:
+    first, second = entry("a/0"), entry("b/0")
+    catalog.write(record_import, (made(first),), BUNDLE, BundleSource("release", KEY, (BUNDLE,)), NOW)
+    catalog.write(record_import, (made(second),), BUNDLE, BundleSource("release", LATER_KEY, (BUNDLE,)), NOW)
+    catalog.write(record_scan, scan(first, second), architecture)
+    assert revoked(catalog, KEY) == ["a/0"]
+    assert revoked(catalog, LATER_KEY) == ["b/0"]
+
+
+def test_what_is_compiled_from_what_came_with_a_bundle_is_revoked_with_it(catalog: Catalog) -> None:
+    came, rebuilt, mended = entry("a/0"), entry("b/0", environment=NEW), entry("c/0")
+    source = BundleSource("release", KEY, (BUNDLE, MEMBER))
+    catalog.write(record_import, (made(came), made(mended)), BUNDLE, source, NOW)
+    damaged = replace(mended, digest="damaged", state=EntryState.DEFECTIVE, defect=CHANGED)
+    catalog.write(record_build, built(rebuilt, source=came), NOW)
+    catalog.write(record_build, built(mended, source=damaged), NOW)
+    # Of what a program wrote there since, it is not so.
+    catalog.write(record_build, built(entry("d/0"), source=replace(came, digest="another")), NOW)
+    catalog.write(record_scan, scan(came, rebuilt, mended, entry("d/0")), architecture)
+    assert revoked(catalog, MEMBER) == revoked(catalog, KEY) == ["a/0", "b/0", "c/0"]
+
+
+def test_where_an_entry_came_from_is_known_as_long_as_it_is_there(catalog: Catalog) -> None:
+    there, gone = entry("a/0"), entry("b/0")
+    source = BundleSource("release", KEY, (MEMBER,))
+    catalog.write(record_import, (made(there), made(gone)), BUNDLE, source, NOW)
+    catalog.write(record_scan, scan(there), architecture)
+    catalog.write(forget_old_builds, NOW + YEAR + TICK)
+    assert revoked(catalog, KEY) == ["a/0"]
+    catalog.write(record_scan, scan(gone), architecture)
+    assert revoked(catalog, KEY) == []
+    catalog.write(forget_old_builds, NOW + YEAR + TICK)
+    assert catalog.read(lambda connection: connection.execute(sa.select(VOUCHERS)).all()) == []

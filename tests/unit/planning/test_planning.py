@@ -601,7 +601,10 @@ def built_ahead(days: float, environment: Target = NEXT) -> IndexedEntry:
     return replace(entry(environment=environment, created=days, used=days), origin=Origin.AHEAD)
 
 
-POLICY_REASONS: Final = [reason for reason in EvictReason if reason not in {EvictReason.ASKED, EvictReason.SPACE}]
+# What was named or revoked goes whatever the policy says.
+POLICY_REASONS: Final = [
+    one for one in EvictReason if one not in {EvictReason.ASKED, EvictReason.SPACE, EvictReason.REVOKED}
+]
 
 # The driver changed ten days ago.
 HISTORY: Final = (presence(OLD, 100, 10), presence(NEW, 10, 0))
@@ -1228,7 +1231,7 @@ def keeps_its_reason(one: Evict, situation: Situation) -> bool:
             return policy.max_unused is not None and NOW - one.entry.last_used > timedelta(seconds=policy.max_unused)
         case EvictReason.BUDGET:
             return policy.max_bytes is not None
-        case EvictReason.ASKED | EvictReason.SPACE:
+        case EvictReason.ASKED | EvictReason.SPACE | EvictReason.REVOKED:
             return False
 
 

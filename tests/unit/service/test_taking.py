@@ -104,6 +104,9 @@ def test_the_daemon_replays_warms_and_evicts_before_it_goes_on_with_a_bundle() -
             did.append("take")
             self._taker = cast("BundleTaker", SimpleNamespace(take=self.take, unfinished=did.count("take") < 3))
 
+        async def _revoke(self) -> None:
+            pass
+
         async def _mend(self) -> bool:
             return True
 
