@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from xpucached.cli import arguments, habits
-from xpucached.errors import Denied, XpucachedError
+from xpucached.errors import Denied, DiskError, XpucachedError
 from xpucached.printing import Clean, plain
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # As a shell reports a program that a signal ended: 128 and the signal's number.
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,6 +43,12 @@ def main(argv: Sequence[str]) -> int:
             # Whoever read us has had enough, maybe of a refusal.  Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return _BROKEN_PIPE
+        except OSError as error:
+            if error.errno not in _FULL or error.filename is not None:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print(f"xpucachectl: the answer cannot be written: {error.strerror}", file=sys.stderr)
+            return DiskError.exit
         return status
 
 
@@ -62,9 +70,22 @@ def _run(argv: Sequence[str]) -> int:
             return 0
         check = options is not None and options.verb == "status" and options.check
         return _refused(_hinted(error, options, argv), check=check, as_json="--json" in given)
+    except FileNotFoundError:
+        if not _is_nowhere():
+            raise
+        gone = DiskError("the directory in which this was started is gone", hint="go to one that is there: cd")
+        return _refused(gone, check=False, as_json="--json" in given)
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status
+
+
+def _is_nowhere() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - only whether it is there
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _done(options: Namespace) -> int:

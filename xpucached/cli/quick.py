@@ -141,6 +141,8 @@ def _print(text: str, status: int) -> int | None:
         # Whoever read us has had enough.  Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+    except OSError:
+        return None  # the program says what is wrong
     return status
 
 
