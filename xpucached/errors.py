@@ -72,6 +72,12 @@ class Unavailable(XpucachedError):
     exit = 69
 
 
+class Restarted(Unavailable):
+    """The daemon ended in the midst of what was asked: what it had done before stays done, of the rest nobody knows."""
+
+    code = "restarted"
+
+
 class Untrusted(XpucachedError):
     """What is at the socket's path may be another user's, so nothing was asked there."""
 

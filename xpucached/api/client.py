@@ -65,6 +65,9 @@ _MOST_OF_OTHERS: Final = 1_000_000
 _HEAD: Final = 64 << 10
 """So much may come besides an answer itself."""
 
+_CUT_OFF: Final = (http.client.RemoteDisconnected, http.client.IncompleteRead, ConnectionResetError)
+"""How it looks when somebody ends who was asked."""
+
 _LONGEST_LINE: Final = 4 << 20
 _DEPTH: Final = 40  # the description of the wire is the deepest
 
@@ -234,6 +237,9 @@ class Client:
             )
         if isinstance(error, FileNotFoundError | ConnectionRefusedError):
             return errors.Unavailable(f"no daemon answers on {self._path}", hint=self._hint)
+        if isinstance(error, _CUT_OFF):
+            message = f"the daemon on {self._path} ended before it answered: whether it did what was asked is not known"
+            return errors.Restarted(message, hint="see how it stands, and ask again: xpucachectl status --wait")
         if isinstance(error, OSError) and not isinstance(error, http.client.HTTPException):
             return errors.Unavailable(f"no daemon answers on {self._path}: {error}", hint=self._hint)
         return errors.Unavailable(f"what answers on {self._path} is not xpucached: {type(error).__name__}")

@@ -47,7 +47,7 @@ def _ended(output: Output, request: Request[Job], names: Callable[[Job], str]) -
         return None, 0
     limit = getattr(output.options, "timeout", None)
     given = hints.flags(output.options)
-    last = wait(output.client, begun.value, quiet=output.quiet, limit=limit, given=given)
+    last = wait(output.client, request, begun.value, quiet=output.quiet, limit=limit, given=given)
     output.tell(last, jobs.job, names)
     if not ended(last.value):
         job = plain(last.value.id)
@@ -99,8 +99,9 @@ def _verdict(job: Job, owner: str = "") -> int:
 
 def warm(output: Output, model: ModelName) -> int:
     """Warm one model, and wait until it is."""
-    begun = output.client.call(requests.PrewarmModels(models=(model,)))
-    last = wait(output.client, begun.value, quiet=output.quiet, given=hints.flags(output.options))
+    request = requests.PrewarmModels(models=(model,))
+    begun = output.client.call(request)
+    last = wait(output.client, request, begun.value, quiet=output.quiet, given=hints.flags(output.options))
     output.tell(last, jobs.job, _warmed)
     return _verdict(last.value)
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.api import requests
 from xpucached.cli import everyone, hints
 from xpucached.cli.output import say
-from xpucached.cli.progress import ended, shower
+from xpucached.cli.progress import asked, ended, shower
 from xpucached.domain.jobs import Job, JobState, Progress
 from xpucached.domain.names import JobId
 from xpucached.errors import RunFailed
@@ -105,11 +104,11 @@ class _Jobs:
             left = self._left()
             if not self._wait or ended(answer.value) or left <= 0:
                 return answer
-            asked = time.monotonic()
-            answer = client.call(requests.WaitJob(id=answer.value.id, timeout=min(_TURN, left)))
+            began = time.monotonic()
+            answer = asked(client, answer.value, min(_TURN, left))
             if not ended(answer.value):
                 # A worker that does not wait must not keep us busy.
-                time.sleep(max(0.0, min(1.0, left) - (time.monotonic() - asked)))
+                time.sleep(max(0.0, min(1.0, left) - (time.monotonic() - began)))
 
     def _left(self) -> float:
         return _TURN if self._end is None else self._end - time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -11,12 +12,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from xpucached import answers, codec, messages
-from xpucached.api import looking
+from xpucached.api import looking, requests
 from xpucached.api.client import Answer
 from xpucached.cli import connect, everyone
+from xpucached.cli.progress import until_back
 from xpucached.domain.jobs import Event
 from xpucached.domain.users import UserStatus, WorkerState
-from xpucached.errors import RequestError, Unavailable, XpucachedError
+from xpucached.errors import RequestError, Restarted, Unavailable, XpucachedError
 from xpucached.render import jobs
 
 if TYPE_CHECKING:
@@ -47,11 +49,17 @@ def events(output: Output) -> int:
         for at in kept:
             _print(output, known[at])
         since = known[-1].id if known else since
-    for line in output.client.follow(since):
-        event = _event(line)
-        if _fits(output, event):
-            _print(output, event)
-    return 0
+    while True:
+        try:
+            for line in output.client.follow(since):
+                event = _event(line)
+                since = max(since, event.id)
+                if _fits(output, event):
+                    _print(output, event)
+        except Restarted:
+            pass  # as if it had ended the stream
+        print("xpucachectl: the daemon went away; waiting for it", file=sys.stderr, flush=True)
+        until_back(lambda: output.client.call(requests.GetHello()))
 
 
 def _fits(output: Output, one: Event) -> bool:

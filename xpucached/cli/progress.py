@@ -7,13 +7,14 @@ import signal
 import sys
 import threading
 import time
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached.api import requests
 from xpucached.cli import hints
 from xpucached.domain.jobs import JobState
+from xpucached.errors import NotFound, Restarted, Unavailable
 from xpucached.printing import plain
 from xpucached.render import jobs
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xpucached.api.client import Answer, Client
+    from xpucached.api.endpoints import Request
     from xpucached.domain.jobs import Job
 
 _ENDED: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
@@ -28,11 +30,89 @@ _ENDED: Final = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 # How long the daemon may hold an answer back, and so how old a figure on the screen may be.
 _BEAT: Final = 1.0
 
+_AWAY = 15.0
+"""Seconds for which a daemon that went away is waited for: one that is started again is back in two."""
+_PAUSE: Final = 0.2
 
-def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None, given: str = "") -> Answer[Job]:
+_T = TypeVar("_T")
+
+
+class _Gone(Restarted):
+    """A daemon answers that knows nothing of a job that it was asked for: it is another one than began it."""
+
+
+def asked(client: Client, job: Job, timeout: float) -> Answer[Job]:
+    """Ask for a job, and let the answer be held back so long.  Raises `Restarted` if it ended with its daemon.
+
+    After a start, numbers of jobs begin anew: one of the same name is another.
+    """
+    try:
+        answer = client.call(requests.WaitJob(id=job.id, timeout=timeout))
+    except NotFound:
+        raise lost(job) from None
+    error = answer.value.error
+    if answer.value.created != job.created or (error is not None and error.code == Restarted.code):
+        raise lost(job)
+    return answer
+
+
+def lost(job: Job) -> _Gone:
+    """Say that a job ended with its daemon."""
+    message = f"the daemon ended, and job {plain(job.id)} with it: what it had done before stays done"
+    return _Gone(message, hint="see how it stands, and ask again: xpucachectl status --wait")
+
+
+def _seen_to(client: Client, job: Job, request: Request[Job], beat: float) -> Answer[Job]:
+    """Ask for a job; where its daemon ended, wait for the next one, and begin anew what may be done twice."""
+    with suppress(Unavailable):
+        return asked(client, job, beat)
+    print(f"xpucachectl: the daemon went away in the midst of job {plain(job.id)}; waiting for it", file=sys.stderr)
+    try:
+        return until_back(lambda: asked(client, job, 0.0))
+    except _Gone:
+        if not _may_be_done_twice(request):
+            raise
+    except Unavailable as error:
+        raise Restarted(lost(job).message, hint=error.hint) from error
+    begun = until_back(lambda: client.call(request))
+    anew = f"the daemon was started again: job {plain(job.id)} is begun anew, as {plain(begun.value.id)}"
+    print(f"xpucachectl: {anew}", file=sys.stderr)
+    return begun
+
+
+def _may_be_done_twice(request: Request[Job]) -> bool:
+    """Return whether what is asked for comes to the same if a part of it was done already."""
+    match request:
+        case requests.VerifyStores(fix=fix):
+            return not fix
+        case requests.EvictEntries(dry_run=dry_run):
+            return dry_run
+        case _:
+            return isinstance(request, requests.PrewarmModels | requests.ReplayEntries | requests.ScanStores)
+
+
+def until_back(ask: Callable[[], _T]) -> _T:
+    """Ask until a daemon that went away answers.  Raises `Unavailable` if it does not come back soon."""
+    end = time.monotonic() + _AWAY
+    while True:
+        try:
+            return ask()
+        except _Gone:
+            raise
+        except Unavailable:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_PAUSE)
+
+
+def wait(
+    client: Client, request: Request[Job], job: Job, *, quiet: bool, limit: float | None = None, given: str = ""
+) -> Answer[Job]:
     """Wait until a job has ended, and give it with its report; or as it is after ``limit`` seconds.
 
-    Ctrl-C ends the waiting, not the job: says so, with the flags that were ``given``, and raises `KeyboardInterrupt`.
+    Where its daemon was started again meanwhile, what was asked for is begun anew, if that comes to the same; else
+    raises `Restarted`.  Ctrl-C ends the waiting, not the job: says so, with the flags that were ``given``, and raises
+    `KeyboardInterrupt`.
     """
     end = time.monotonic() + limit if limit is not None else None
     try:
@@ -40,8 +120,8 @@ def wait(client: Client, job: Job, *, quiet: bool, limit: float | None = None, g
             while True:
                 stop_if_asked()
                 beat = _BEAT if end is None else min(_BEAT, max(0.0, end - time.monotonic()))
-                answer = client.call(requests.WaitJob(id=job.id, timeout=beat))
-                now = answer.value
+                answer = _seen_to(client, job, request, beat)
+                now = job = answer.value
                 if ended(now) or (end is not None and time.monotonic() >= end):
                     return answer
                 show(now)

@@ -15,7 +15,7 @@ from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId
 from xpucached.domain.plans import PrewarmReport
 from xpucached.domain.trash import VerifyReport
-from xpucached.errors import Conflict, NotFound, RunFailed, XpucachedError
+from xpucached.errors import Conflict, NotFound, Restarted, RunFailed, XpucachedError
 from xpucached.incidents import unexpected
 from xpucached.service.events import Clock
 
@@ -60,6 +60,7 @@ class Jobs:
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._number = 0
+        self._stopping = False
         self.on_end: Callable[[], None] = lambda: None
         """What the daemon does when a job is over."""
 
@@ -92,7 +93,7 @@ class Jobs:
         try:
             report = await work(Handle(self, job))
         except asyncio.CancelledError:
-            self.change(job, state=JobState.CANCELLED, finished=self.clock())
+            self._cancelled(job)
             raise
         except XpucachedError as error:
             self._failed(job, error)
@@ -197,10 +198,17 @@ class Jobs:
         """A task that is cancelled before its first step runs none of its code, so nobody noted its end."""
         if self._jobs[job].state not in _OVER:
             self._tasks.pop(job, None)
-            self.change(job, state=JobState.CANCELLED, finished=self.clock())
+            self._cancelled(job)
+
+    def _cancelled(self, job: JobId) -> None:
+        """Note that somebody ended a job, or that it ended with us."""
+        stopped = ErrorInfo(Restarted.code, f"the daemon was stopped, and job {job} with it", "")
+        error = stopped if self._stopping else None
+        self.change(job, state=JobState.CANCELLED, finished=self.clock(), error=error)
 
     async def stop(self) -> None:
         """End all jobs; one that does not end in time is left as it is."""
+        self._stopping = True
         tasks = dict(self._tasks)
         for task in tasks.values():
             task.cancel()
