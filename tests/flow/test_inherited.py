@@ -33,7 +33,7 @@ from xpucached.domain.targets import Origin
 from xpucached.kinds.table import lineages
 from xpucached.planning.prewarm import plan_prewarm
 from xpucached.planning.replay import ReplayScope, plan_replay
-from xpucached.service.evict import decided
+from xpucached.service.evict_decision import decided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

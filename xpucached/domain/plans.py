@@ -15,7 +15,7 @@ from xpucached.domain.bounds import DAY, Duration, NamedBy, Size, Whole
 from xpucached.domain.models import Model, Run, WarmReason
 from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, KindName, ModelName
 from xpucached.domain.recipes import RecipeState, RecordedRecipe
-from xpucached.domain.stores import Entry, EntryId, EntryState, Store
+from xpucached.domain.stores import Entry, EntryId, EntryState, ModelCache, Store
 from xpucached.domain.targets import Origin, Target
 
 
@@ -180,12 +180,29 @@ class Evict(Struct, frozen=True):
     detail: str
 
 
+class CacheReason(StrEnum):
+    """Why a directory of a model's goes, in which other compilers cache."""
+
+    GONE = "model-gone"
+    BUDGET = "over-budget"
+    SPACE = "low-space"
+
+
+class EvictCache(Struct, frozen=True):
+    """Evict this directory of a model's as a whole, for this reason."""
+
+    cache: ModelCache
+    reason: CacheReason
+    detail: str
+
+
 class EvictionPlan(Struct, frozen=True):
     """What may go, in order, and what that would free."""
 
     evict: tuple[Evict, ...] = ()
     frees: int = 0
     kept: int = 0
+    caches: tuple[EvictCache, ...] = ()
 
     @property
     def id(self) -> str:
@@ -193,6 +210,8 @@ class EvictionPlan(Struct, frozen=True):
         digest = hashlib.blake2b(digest_size=6)
         for line in sorted(f"{one.entry.entry.id.ref} {one.entry.entry.stamp} {one.reason}\n" for one in self.evict):
             digest.update(line.encode())
+        for one in sorted(self.caches, key=lambda one: one.cache.path):
+            digest.update(f"{one.cache.ref} {one.cache.files} {one.cache.allocated} {one.reason}\n".encode())
         return digest.hexdigest()
 
 
@@ -206,6 +225,7 @@ class EvictionReport(Struct, frozen=True, tag_field="kind", tag="evict"):
     freed: int = 0  #: bytes that the stores hold less, those in the trash included
     trashed: int = 0  #: bytes of these that are in the trash
     plan_id: str = ""  #: what `evict --plan` takes
+    caches: tuple[ModelCache, ...] = ()  #: directories of models that went, and those that had to stay
 
 
 class NoRecipe(StrEnum):

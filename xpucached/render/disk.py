@@ -34,7 +34,7 @@ def disk(value: DiskUse, style: TextStyle) -> str:
                 one.name if one.present else Cell(f"{one.name} (removed)", Colour.YELLOW),
                 str(one.entries),
                 size(one.allocated),
-                _freed(one.reclaimable, one.allocated),
+                _freed(one.reclaimable, one.allocated + one.further),
                 size(one.further) if one.further else "-",
             ]
             for one in value.models

@@ -15,7 +15,7 @@ from xpucached.render.models import detail, outcome_of
 from xpucached.render.text import Cell, Colour, age, count, fold, seconds, size, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Sized
     from datetime import datetime
 
     from xpucached.domain.jobs import Event, Job
@@ -145,19 +145,33 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
         ]
         for one in report.plan.evict
     ]
+    stays = {one.path: one.stays for one in report.caches}
+    rows += [
+        [
+            one.cache.ref,
+            "would go" if report.dry_run else _fate(not stays.get(one.cache.path, "-"), True),  # noqa: FBT003
+            one.reason,
+            size(one.cache.allocated),
+            "-",
+            f"{one.cache.path}: {stays.get(one.cache.path) or one.detail}",
+        ]
+        for one in report.plan.caches
+    ]
     kept = f", {count(report.plan.kept, 'entry')} kept" if report.plan.kept else ""
     if not rows:
         return f"nothing to evict{kept}"
     heads = ("REF", "FATE", "REASON", "SIZE", "DRIVER", "WHY")
     text = table(heads, rows, style, right="SIZE")
     if report.dry_run:
-        goes = f"would evict {count(len(rows), 'entry')} and free {size(report.plan.frees)}{kept}"
+        goes = f"would evict {_counted(report.plan.evict, report.plan.caches)} and free {size(report.plan.frees)}{kept}"
         if not report.plan_id:
             return f"{text}\n{goes}"
         mended = any(one.reason is EvictReason.DEFECTIVE for one in report.plan.evict)
         first = "what is defective is mended first where that can be, unless it goes by a plan\n" if mended else ""
         return f"{text}\n{goes}\n{first}exactly this: xpucachectl evict --plan {report.plan_id}"
-    left = f", {len(busy)} busy and left" if busy else ""
+    gone_places = [one for one in report.caches if not one.stays]
+    stay_places = len(report.caches) - len(gone_places)
+    left = f", {len(busy) + stay_places} busy and left" if busy or stay_places else ""
     away = max(0, report.freed - report.trashed)
     freed = f" and freed {size(away)}" if away or not report.trashed else ""
     all_of_it = "" if away else "all "
@@ -165,7 +179,15 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
     trashed = f", {all_of_it}{size(report.trashed)}{of_it} still in the trash" if report.trashed else ""
     ref = report.removed[0] if len(report.removed) == 1 else "REF"
     back = f"\nback again: xpucachectl trash restore {ref}" if report.trashed else ""
-    return f"{text}\nevicted {count(len(gone), 'entry')}{freed}{trashed}{left}{kept}{back}"
+    return f"{text}\nevicted {_counted(gone, gone_places)}{freed}{trashed}{left}{kept}{back}"
+
+
+def _counted(entries: Sized, directories: Sized) -> str:
+    """Write how many entries, and how many directories of models if there are any."""
+    if not len(directories):
+        return count(len(entries), "entry")
+    whole = count(len(directories), "directory")
+    return f"{count(len(entries), 'entry')} and {whole}" if len(entries) else whole
 
 
 def replay(report: ReplayReport, style: TextStyle) -> str:

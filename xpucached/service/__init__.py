@@ -73,7 +73,7 @@ class Service:
         self.replayer = Replayer(context, self.scanner, self.trash, starter)
         self.ahead = AheadPreparer(context, self.replayer, self.prewarmer.throttle)
         self.verifier = Verifier(context, self.scanner, EntryComparer(context, self.scanner, starter))
-        self.evictor = Evictor(context, self.scanner, self.prewarmer, self.verifier, self.trash)
+        self.evictor = Evictor(context, self.scanner, self.prewarmer, self.verifier, self.trash, self.caches)
         self.accountant = Accountant(context, self.prewarmer, self.evictor)
         parts = self.finder, self.models, self.prewarmer, self.explainer, self.tracker
         self.status = StatusKeeper(context, *parts, self.accountant, self.ahead)

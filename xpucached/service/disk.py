@@ -44,6 +44,8 @@ class DiskReporter:
         for one in plan.evict:
             goes[one.entry.entry.environment] += one.entry.entry.allocated
             of_model.update(dict.fromkeys(one.entry.models, one.entry.entry.allocated))
+        for one_cache in plan.caches:
+            of_model[one_cache.cache.model] += one_cache.cache.allocated
         entries: Counter[tuple[str, str]] = Counter()
         allocated: Counter[tuple[str, str]] = Counter()
         freed: Counter[tuple[str, str]] = Counter()
@@ -68,7 +70,9 @@ class DiskReporter:
             for name in (one.model.name,)
         ]
         # What is left is of models that are gone.
-        lines += [DiskLine(name, "", 0, 0, 0, present=False, further=size) for name, size in further.items()]
+        lines += [
+            DiskLine(name, "", 0, 0, of_model[name], present=False, further=size) for name, size in further.items()
+        ]
         return DiskUse(
             drivers,
             tuple(sorted(lines, key=lambda one: (-one.allocated - one.further, one.name))),

@@ -3,48 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from xpucached.catalog import days
 from xpucached.catalog.coverage import model_coverage
+from xpucached.catalog.dependencies import noted_runs
 from xpucached.catalog.entries import find_entry, forget_entries
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.intents import fulfil, intend
 from xpucached.catalog.models import models_by_name
-from xpucached.catalog.preselect import preselect_entries, store_subtotals
-from xpucached.catalog.targets import target_presence
+from xpucached.catalog.preselect import store_subtotals
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import group
-from xpucached.domain.plans import EvictionPlan, EvictionReport, EvictReason
+from xpucached.domain.plans import CacheReason, EvictionPlan, EvictionReport, EvictReason
 from xpucached.domain.trash import TrashLabel
 from xpucached.errors import CatalogError, Conflict, RequestError
 from xpucached.kinds import table
-from xpucached.planning.eviction import plan_eviction, plan_named
-from xpucached.planning.preselect import plan_preselection
+from xpucached.planning.eviction import plan_named
+from xpucached.planning.model_caches import plan_caches
 from xpucached.planning.prewarm import rests_on_successors
-from xpucached.planning.ranking import ABSENT, HALF, RATE
+from xpucached.planning.ranking import limited
 from xpucached.planning.trash import SCARCE
 from xpucached.service.context import to_its_end
+from xpucached.service.evict_decision import decided
 from xpucached.service.revoking import revoked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from xpucached.api import requests
-    from xpucached.catalog import Catalog
-    from xpucached.domain.host import Host
     from xpucached.domain.jobs import Job
-    from xpucached.domain.models import Model
-    from xpucached.domain.names import ModelName
-    from xpucached.domain.plans import DiskSpace, IndexedEntry, Policy
-    from xpucached.domain.stores import EntryId, Store
+    from xpucached.domain.plans import DiskSpace, EvictCache, IndexedEntry
+    from xpucached.domain.stores import EntryId, ModelCache, Store
     from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
+    from xpucached.service.model_caches import ModelCaches
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.scan import StoreScanner
     from xpucached.service.trash import TrashKeeper
@@ -60,76 +57,24 @@ _PLANS: Final = 64
 """So many plans that were shown are remembered, with what was asked."""
 
 
-def decided(
-    catalog: Catalog,
-    host: Host,
-    warm: frozenset[ModelName],
-    models: Mapping[ModelName, Model],
-    policy: Policy,
-    now: datetime,
-    *,
-    reasons: frozenset[EvictReason] | None = None,
-    asked: bool = True,
-    disk_space: Sequence[DiskSpace] = (),
-    predicted: frozenset[ModelName] = frozenset(),
-) -> EvictionPlan:
-    """Decide by `planning` what may go; entries have no kernels in the plan, which would never be shown."""
-    with _uncollected():
-        presence = catalog.read(target_presence)
-        preselection = plan_preselection(
-            catalog.read(store_subtotals),
-            host,
-            presence,
-            models,
-            policy,
-            now,
-            reasons=reasons,
-            asked=asked,
-            disk_space=disk_space,
-            predicted=predicted,
-        )
-        some, others, rate = catalog.read(preselect_entries, preselection, RATE, HALF, ABSENT)
-        return plan_eviction(
-            some,
-            host,
-            presence,
-            warm,
-            models,
-            policy,
-            now,
-            reasons=reasons,
-            asked=asked,
-            disk_space=disk_space,
-            others=others,
-            rate=rate,
-            predicted=predicted,
-        )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Let nothing be looked through for garbage meanwhile: a plan only builds, and that takes a fifth of its time."""
-    # Of several plans at once only the one that stopped it starts it again; then the others take longer, no more.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
 class Evictor:
     """Removes what the policy lets go."""
 
     def __init__(
-        self, context: Context, scanner: StoreScanner, prewarmer: Prewarmer, verifier: Verifier, trash: TrashKeeper
+        self,
+        context: Context,
+        scanner: StoreScanner,
+        prewarmer: Prewarmer,
+        verifier: Verifier,
+        trash: TrashKeeper,
+        caches: ModelCaches,
     ) -> None:
         self._context = context
         self._scanner = scanner
         self._prewarmer = prewarmer
         self._verifier = verifier
         self._trash = trash
+        self._caches = caches
         self._shown: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
     async def start(self, request: requests.EvictEntries) -> Job:
@@ -168,31 +113,54 @@ class Evictor:
 
         known = {status.model.name: status.model for status in models}
         wanted = frozenset(map(EvictReason, reasons)) or None
+        caches = await self._caches.all() if wanted is None else ()
 
         def decide() -> EvictionPlan:
-            going = revoked(context) if wanted is None or EvictReason.REVOKED in wanted else ()
+            taken = revoked(context) if wanted is None or EvictReason.REVOKED in wanted else ()
             if wanted == frozenset({EvictReason.REVOKED}):
-                return EvictionPlan(going, _allocated(one.entry for one in going))
+                return EvictionPlan(taken, _allocated(one.entry for one in taken))
             proofs = context.catalog.read(model_coverage, self._scanner.finder.places_of(known.values()))
             resting = {one.model for one in proofs if rests_on_successors(one, context.present.seen_by(one.model))}
-            plan = decided(
-                context.catalog,
-                context.present,
-                warm,
-                known,
-                context.settings.policy,
-                now,
-                reasons=wanted,
-                asked=asked,
-                disk_space=self._trash.disk_space() if disk_space is None else disk_space,
-                predicted=warm & resting,
-            )
-            if not going:
-                return plan
-            ids = {one.entry.entry.id for one in going}
-            also = [one for one in plan.evict if one.entry.entry.id not in ids]
-            kept = plan.kept - len(going) + len(plan.evict) - len(also)
-            return EvictionPlan((*going, *also), _allocated(one.entry for one in (*going, *also)), kept)
+            measured = self._trash.disk_space() if disk_space is None else disk_space
+            policy = context.settings.policy
+
+            def entries(going: Sequence[EvictCache], *, asked: bool) -> EvictionPlan:
+                """Decide about entries, which have the room that the directories of models leave."""
+                left = sum(one.allocated for one in caches if not one.named) - _freed(one.cache for one in going)
+                limit = None if policy.max_bytes is None else max(0, policy.max_bytes - left)
+                plan = decided(
+                    context.catalog,
+                    context.present,
+                    warm,
+                    known,
+                    replace(policy, max_bytes=limit),
+                    now,
+                    reasons=wanted,
+                    asked=asked,
+                    disk_space=measured,
+                    predicted=warm & resting,
+                )
+                if not taken:
+                    return plan
+                ids = {one.entry.entry.id for one in taken}
+                also = [one for one in plan.evict if one.entry.entry.id not in ids]
+                kept = plan.kept - len(taken) + len(plan.evict) - len(also)
+                return EvictionPlan((*taken, *also), _allocated(one.entry for one in (*taken, *also)), kept)
+
+            if not caches:
+                return entries((), asked=asked)
+            held = sum(one.allocated for one in context.catalog.read(store_subtotals))
+            if asked and limited(policy):
+                # What no model needs goes before any directory of a model that there is.
+                held -= entries((), asked=False).frees
+            good = {one.model: one.good.id for one in proofs if one.good is not None}
+            noted = context.catalog.read(noted_runs, good.values())
+            # That what is proven lacks its directory now would show nowhere, if it was not noted what it needs.
+            stay = {name for name in known if known[name].pinned or (name in good and good[name] not in noted)}
+            room = next((one for one in measured if one.store == self._caches.store), None)
+            going = plan_caches(caches, frozenset(stay), policy, room, held, now, asked=asked)
+            plan = entries(going, asked=asked)
+            return replace(plan, caches=going, frees=plan.frees + _freed(one.cache for one in going))
 
         return await asyncio.to_thread(decide)
 
@@ -300,14 +268,23 @@ class Evictor:
         if stores:
             # Slots may have moved down; and the catalog is what a scan says, not what we believe to have done.
             await self._scanner.scan_stores(frozenset(store.root for store in stores))
+        caches: tuple[ModelCache, ...] = ()
+        if plan.caches:
+            async with self._context.locks.storing:
+                caches = await to_its_end(self._caches.evict, plan.caches)
+            self._prewarmer.proofs.look_again()
+        gone = [one for one in caches if not one.stays]
+        kept = {one.cache.path for one in plan.caches if one.reason is not CacheReason.SPACE and self._caches.keeps}
+        trashed = sum(one.entry.allocated for one in removed if one.entry.id in notes)
         return EvictionReport(
             plan,
             dry_run=False,
             removed=tuple(one.entry.id.ref for one in removed),
             busy=tuple(one.entry.id.ref for one in busy),
-            freed=_allocated(removed),
-            trashed=sum(one.entry.allocated for one in removed if one.entry.id in notes),
+            freed=_allocated(removed) + _freed(gone),
+            trashed=trashed + _freed(one for one in gone if one.path in kept),
             plan_id=plan.id,
+            caches=caches,
         )
 
     def _tell(self, plan: EvictionPlan, removed: Sequence[IndexedEntry], busy: Sequence[IndexedEntry]) -> None:
@@ -360,6 +337,10 @@ class Evictor:
 
 def _allocated(some: Iterable[IndexedEntry]) -> int:
     return sum(one.entry.allocated for one in some)
+
+
+def _freed(some: Iterable[ModelCache]) -> int:
+    return sum(one.allocated for one in some)
 
 
 def _leaf(one: IndexedEntry) -> tuple[Store, str]:

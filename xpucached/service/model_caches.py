@@ -14,7 +14,7 @@ from xpucached import deadlines
 from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.names import ModelName
-from xpucached.domain.plans import DiskSpace, EvictReason
+from xpucached.domain.plans import CacheReason, DiskSpace, EvictReason
 from xpucached.domain.stores import EntryId, ModelCache, Store, StoreOrigin, StoreState, StoreStatus
 from xpucached.domain.trash import TrashLabel
 from xpucached.host import directory_users
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from xpucached.domain.models import Model
+    from xpucached.domain.plans import EvictCache
     from xpucached.service.context import Context
 
 _PATIENCE: Final = 30.0
@@ -121,8 +122,26 @@ class ModelCaches:
             return f"{in_use[one.path]} uses it"
         if one.named and (what := self._held_by(one.path, model)):
             return what
-        detail = f"{model.name} was removed"
-        note = TrashLabel(self._context.clock(), EvictReason.ASKED, detail) if self.keeps else None
+        return self._take(one, EvictReason.ASKED, f"{model.name} was removed")
+
+    def evict(self, going: Iterable[EvictCache]) -> tuple[ModelCache, ...]:
+        """Take directories of ours out as the policy says; those that a program uses stay, with the reason."""
+        some = tuple(going)
+        in_use = directory_users.users({one.cache.path for one in some})
+        found = []
+        for one in some:
+            path = one.cache.path
+            reason = EvictReason.SPACE if one.reason is CacheReason.SPACE else EvictReason.BUDGET
+            reason = EvictReason.UNUSED if one.reason is CacheReason.GONE else reason
+            stays = f"{in_use[path]} uses it" if path in in_use else self._take(one.cache, reason, one.detail)
+            found.append(replace(one.cache, stays=stays))
+        return tuple(found)
+
+    def _take(self, one: ModelCache, reason: EvictReason, detail: str) -> str:
+        """Take a directory out; give why it stays, if it does."""
+        # What has to make room on the disk makes none in the trash.
+        keep = self.keeps and reason is not EvictReason.SPACE
+        note = TrashLabel(self._context.clock(), reason, detail) if keep else None
         try:
             model_caches.take(self.store.root, one.path, note)
         except OSError as error:

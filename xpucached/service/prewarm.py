@@ -69,8 +69,8 @@ class Prewarmer:
         self._finder = scanner.finder
         self._surveyor = surveyor
         self.throttle = Throttle(context)
-        self._proofs = ProofKeeper(context, scanner.finder)
-        self._trials = TrialRunner(context, scanner, starter, self.throttle, self._proofs)
+        self.proofs = ProofKeeper(context, scanner.finder)
+        self._trials = TrialRunner(context, scanner, starter, self.throttle, self.proofs)
         self._running: set[ModelName] = set()
 
     async def start(self, request: requests.PrewarmModels, replayer: Replayer | None = None) -> Job:
@@ -93,7 +93,7 @@ class Prewarmer:
         """Decide what should be warmed now."""
         models = await self._context.read(all_models)
         context, present = self._context, self._context.present
-        coverage = await asyncio.to_thread(self._proofs.coverage, present)
+        coverage = await asyncio.to_thread(self.proofs.coverage, present)
         return plan_prewarm(models, coverage, present, context.settings.policy, context.clock(), force=force)
 
     def work(
@@ -196,7 +196,7 @@ class Prewarmer:
         found = await asyncio.to_thread(self._finder.store_of, model)
         signature = context.present.seen_by(model.name).signature
         reached = await asyncio.to_thread(self._surveyor.reached, model)
-        seen = await asyncio.to_thread(self._proofs.coverage, context.present)
+        seen = await asyncio.to_thread(self.proofs.coverage, context.present)
         changes = next((one.changes for one in seen if one.model == model.name), ())
         circumstances = signature, context.clock(), context.present.kernel, changes
         run = await self._context.write(begin_run, model, warm.reason, *circumstances)
@@ -355,7 +355,7 @@ class Prewarmer:
             models = catalog.read(all_models)
             if not models:
                 return ()
-            coverage = {known.model: known for known in self._proofs.coverage(present)}
+            coverage = {known.model: known for known in self.proofs.coverage(present)}
             sizes = catalog.read(model_sizes)
             return tuple(
                 self._status(one, present, coverage.get(one.name), sizes.get(one.name, (0, 0)), running, runs)

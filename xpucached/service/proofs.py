@@ -144,6 +144,10 @@ class ProofKeeper:
                 self._fresh_until = ended + max(_FRESH, min(_SHARE * (ended - began), _LONGEST))
             return tuple(self._told(one) for one in found)
 
+    def look_again(self) -> None:
+        """Compare anew when somebody asks next: what was proven may be gone."""
+        self._fresh_until = 0.0
+
     def _told(self, coverage: Coverage) -> Coverage:
         good = coverage.good
         if good is None:

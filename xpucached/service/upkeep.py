@@ -218,7 +218,7 @@ class Upkeep:
             self._evict_due = False
             async with self._parts.part(automatic.EVICT):
                 await quota.note(self._context)
-                if (await self._evictor.plan(asked=False)).evict:
+                if (plan := await self._evictor.plan(asked=False)).evict or plan.caches:
                     await self._do(automatic.EVICT, self._evictor.work(asked=False))
             if self._is_preparing:
                 return  # it would be sent away for that; the trash has time until the next look

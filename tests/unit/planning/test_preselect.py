@@ -41,7 +41,7 @@ from xpucached.kinds import sycl
 from xpucached.planning.eviction import plan_eviction
 from xpucached.planning.preselect import plan_preselection
 from xpucached.planning.ranking import ABSENT, HALF, RATE
-from xpucached.service import evict
+from xpucached.service import evict_decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,7 +241,9 @@ def test_what_proves_a_model_by_what_was_predicted_goes_after_the_others(catalog
     def gone(limit: int, *predicted: ModelName) -> list[bool]:
         """Return of each that goes whether it is the one."""
         models, policy = {net.name: net}, Policy(max_unused=None, max_bytes=limit * 4096)
-        plan = evict.decided(catalog, on, frozenset(models), models, policy, NOW, predicted=frozenset(predicted))
+        plan = evict_decision.decided(
+            catalog, on, frozenset(models), models, policy, NOW, predicted=frozenset(predicted)
+        )
         return sorted(one.entry.entry.id == entries[0].id for one in plan.evict)
 
     assert (gone(4), gone(4, net.name)) == ([True], [False])
@@ -281,7 +283,7 @@ def test_of_a_large_store_little_more_is_looked_at_than_goes(catalog: Catalog, m
         monkeypatch.setattr(preselect, "_SAMPLE", 2000)
         on = Host(NOW, "", "", "", environments=ENVIRONMENTS[:1])
         policy = Policy(max_unused=None, max_bytes=sum(one.allocated for one in entries) * 9 // 10)
-        plan = evict.decided(catalog, on, frozenset(), {}, policy, NOW)
+        plan = evict_decision.decided(catalog, on, frozenset(), {}, policy, NOW)
         assert (any(collecting), gc.isenabled()) == (False, True)
         preselection = plan_preselection(
             catalog.read(store_subtotals), on, catalog.read(target_presence), {}, policy, NOW

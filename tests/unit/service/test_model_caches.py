@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from tests.support import catalogs
 from xpucached.api.requests import AddModel, GetModel, ListStores
 from xpucached.domain.models import RemovedModel
 from xpucached.domain.names import ModelName
+from xpucached.domain.plans import EvictionReport
 from xpucached.domain.stores import ModelCache, StoreState
 from xpucached.domain.workloads import RunSpec
 from xpucached.processes.supervised import ProcessStarter
@@ -226,3 +228,71 @@ def test_what_holds_files_of_others_stays(owner: Owner) -> None:
     (said,) = owner.remove(NAME).values()
     assert "user 12345" in said
     assert own.exists()
+
+
+def plan(owner: Owner, *, asked: bool) -> dict[str, str]:
+    """Give which directories would go, and why."""
+    found = asyncio.run(owner.service.evictor.plan(asked=asked))
+    assert found.frees == sum(one.cache.allocated for one in found.caches)
+    return {one.cache.path.name: one.reason for one in found.caches}
+
+
+def aged(place: Path, hours: int) -> None:
+    """Let all that lies there have been used so long ago."""
+    then = time.time() - 3600 * hours
+    for path in place.rglob("*.so"):
+        os.utime(path, (then, then))
+
+
+def evict(owner: Owner) -> EvictionReport:
+    """Evict, as somebody asks for it."""
+    return asyncio.run(owner.service.evictor.work()(_Handle()))  # type: ignore[arg-type] # all that it asks
+
+
+def test_what_is_left_of_a_model_that_is_gone_is_evicted_once_it_is_old_enough(owner: Owner) -> None:
+    place = fill(owner.models / "former" / "triton")
+    assert plan(owner, asked=False) == {}, "it is younger than the grace"
+    aged(place, 1)
+    assert plan(owner, asked=False) == {"former": "model-gone"}
+    report = evict(owner)
+    assert [(one.path.name, one.stays) for one in report.caches] == [("former", "")]
+    assert report.freed == report.trashed == report.plan.frees > 0
+    assert owner.told() == {}
+    assert owner.restore() == [""]
+    assert (place / "0.so").exists()
+
+
+def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(owner: Owner) -> None:
+    """Not those of pinned models, nor what a model names, nor what the daemon would only make again."""
+    for name, hours in (("new", 1), ("old", 3), ("middle", 2), ("pinned", 9)):
+        fill(owner.models / name / "inductor")
+        aged(owner.models / name, hours)
+        owner.add(name, fill(owner.home / f"of-{name}"))
+    request = AddModel(name=ModelName("pinned"), command=("/bin/true",), directory=Path("/"), pinned=True, replace=True)
+    asyncio.run(owner.service.models.add(request))
+    each = owner.told()["old"].allocated
+    settings = owner.context.settings
+    owner.context.settings = replace(settings, policy=replace(settings.policy, max_bytes=4 * each))
+    assert plan(owner, asked=True) == {}
+    owner.context.settings = replace(settings, policy=replace(settings.policy, max_bytes=2 * each))
+    assert plan(owner, asked=True) == {"old": "over-budget", "middle": "over-budget"}
+    assert plan(owner, asked=False) == {}
+    report = evict(owner)
+    assert {one.path.name: one.stays for one in report.caches} == {"old": "", "middle": ""}
+    assert owner.told().keys() == {"new", "pinned", "of-new", "of-old", "of-middle"}
+    assert plan(owner, asked=True) == {}
+
+
+@pytest.mark.flow
+def test_a_directory_that_a_program_uses_is_not_evicted(owner: Owner) -> None:
+    place = fill(owner.models / "former" / "triton")
+    aged(place, 1)
+    words = f"import os, sys; os.chdir({str(place)!r}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        (one,) = evict(owner).caches
+        assert f"(process {program.pid}) uses it" in one.stays
+        assert place.exists()
+        program.communicate()
+    assert [one.stays for one in evict(owner).caches] == [""]
