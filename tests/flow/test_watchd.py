@@ -164,6 +164,8 @@ def test_who_closes_many_files_beside_a_store_wakes_nobody_for_each(
     running(watch_server)
     assert client.watch(root) == ""
     (group,) = watch_server._marks.groups.values()
+    if not group.names:
+        pytest.skip("events come without names on this file system, and are read at once")
     rests: list[float] = []
     rested = group.rested
 
