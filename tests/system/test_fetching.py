@@ -43,9 +43,8 @@ def test_what_a_registry_has_is_there_before_the_daemon_starts(debian: Path, tmp
         machine.run("systemctl", "enable", "xpucached-pull.service")
         machine.put(tmp_path / "key.pub", "/etc/xpucached/trust.d/release.pub")
         # What the daemon's account owned there, as in earlier states, is the unit's own now.
-        machine.run(
-            "install", "-d", "-o", "xpucached", "/var/cache/xpucached-bundles", "/var/cache/xpucached-bundles/old"
-        )
+        folder = "/var/cache/xpucached-bundles"
+        machine.run("install", "-d", "-o", "xpucached", folder, f"{folder}/{'0' * 12}-{'0' * 12}")
 
         machine.run("systemctl", "start", "xpucached.service", "xpucached-pull.service")
         assert machine.show("xpucached-pull.service", "Result") == "success", machine.journal("-u", "xpucached-pull")
@@ -57,10 +56,10 @@ def test_what_a_registry_has_is_there_before_the_daemon_starts(debian: Path, tmp
             )
         )
         assert ended <= began
-        (found,) = machine.out("sh", "-c", "ls -d /var/cache/xpucached-bundles/*").split()
+        (found,) = machine.out("sh", "-c", f"ls -d {folder}/*").split()
         # It is nobody whom workers trust, and owns what it fetched alone.
         owners = machine.out("find", "/var", "/etc", "/run", "-user", "xpucached-pull", "-not", "-path", f"{found}/*")
-        assert set(owners.split()) == {"/var/cache/xpucached-bundles", found}
+        assert set(owners.split()) == {folder, found}
         machine.run("useradd", "--create-home", "alice")
         assert '"checked":true' in machine.out("xpucachectl", "bundle", "verify", found, "--json", user="alice")
         # Whoever says that the driver may have changed has the registry asked before.
