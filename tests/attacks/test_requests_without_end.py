@@ -16,7 +16,7 @@ from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, go, make
 from xpucached.api import requests
 from xpucached.api.endpoints import Request
 from xpucached.domain.names import JobId, ModelName
-from xpucached.domain.status import Verdict
+from xpucached.domain.status import StatusSummary, Verdict
 from xpucached.domain.users import UserSocket, UserStatus
 from xpucached.errors import Busy, Unavailable
 from xpucached.hostd import user_client
@@ -118,7 +118,7 @@ def test_requests_to_a_silent_worker_are_bounded_and_hold_nothing_of_ours(
             host_daemon._known.owed.add([OURS])
             host_daemon._workers.follow(OURS)
             await until(lambda: len(asked) == 5)
-            assert sorted(type(one).__name__ for one in asked) == [*["GetHello"] * 4, "GetStatus"]
+            assert sorted(type(one).__name__ for one in asked) == [*["GetHello"] * 4, "GetSummary"]
             # ... and people are told when there are too many.
             with pytest.raises(Busy, match="8 requests to the worker"):
                 await host_daemon.wake(OURS)
@@ -155,7 +155,7 @@ def test_workers_that_never_end_their_work_keep_others_waiting_for_a_while_only(
 
     async def ask(_uid: int, request: Request[object], **_: object) -> object:
         # It answers at once, and is for ever about to begin.
-        said = replace(api_stub.make_status(), verdict=Verdict.STARTING)
+        said = StatusSummary.of(replace(api_stub.make_status(), verdict=Verdict.STARTING))
         asked.setdefault(_uid, request)
         return SimpleNamespace(value=said)
 

@@ -57,6 +57,7 @@ USERS: Final = "/v1/users/"
 _HARMLESS: Final = (
     requests.GetHello,
     requests.GetStatus,
+    requests.GetSummary,
     requests.ListDevices,
     requests.ListStores,
     requests.ListModels,
@@ -80,7 +81,7 @@ _HARMLESS: Final = (
 
 def is_polling(asked: Request[object]) -> bool:
     """Return whether a request is one that the host's daemon makes of a worker by itself, while nobody waits for it."""
-    return isinstance(asked, requests.GetStatus | requests.Refresh)
+    return isinstance(asked, requests.GetSummary | requests.Refresh)
 
 
 def is_tending(asked: Request[object]) -> bool:

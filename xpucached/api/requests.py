@@ -19,7 +19,7 @@ from xpucached.domain.models import ModelStatus, RemovedModel, Run, check_name, 
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.queries import EntryPage, EntryQuery
-from xpucached.domain.status import Status
+from xpucached.domain.status import Status, StatusSummary
 from xpucached.domain.stores import StoreStatus
 from xpucached.domain.trash import Trashed
 from xpucached.domain.workloads import Loader, RunSpec
@@ -79,6 +79,11 @@ class GetHello(Request[Hello], frozen=True, kw_only=True):
 @endpoint("GET", "/v1/status")
 class GetStatus(Request[Status], frozen=True, kw_only=True):
     """Ask how this host stands; its jobs come without reports, its runs without output."""
+
+
+@endpoint("GET", "/v1/summary")
+class GetSummary(Request[StatusSummary], frozen=True, kw_only=True):
+    """Ask for the same in numbers and names: it is short, however many models there are."""
 
 
 @endpoint("GET", "/v1/devices")

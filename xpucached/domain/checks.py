@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from xpucached.domain.jobs import UNDER_WAY
+from xpucached.domain.jobs import UNDER_WAY, WARMING
 from xpucached.domain.models import Warmth
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
@@ -113,9 +113,6 @@ _VERDICTS: Final[Mapping[Verdict, CheckState]] = {
     Verdict.NO_DEVICE: CheckState.NO_DEVICE,
     Verdict.FAILED: CheckState.FAILED,
 }
-
-WARMING: Final = frozenset({"replay", "prewarm"})
-"""Jobs after which more is warm than before."""
 
 _GRACE: Final = 300.0
 """Seconds that a look may take beyond its time, however often it is made."""

@@ -26,6 +26,9 @@ class JobState(StrEnum):
 UNDER_WAY: Final = frozenset({JobState.QUEUED, JobState.RUNNING})
 """Jobs that are not over."""
 
+WARMING: Final = frozenset({"replay", "prewarm"})
+"""Kinds of jobs after which more is warm than before."""
+
 
 class Progress(Struct, frozen=True):
     """How far a job is."""

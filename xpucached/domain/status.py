@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct, field
 
 from xpucached.domain.activity import Watching
-from xpucached.domain.ahead import Ahead
+from xpucached.domain.ahead import Ahead, AheadState
 from xpucached.domain.host import DriverChange, Host, Problem
-from xpucached.domain.jobs import Job
-from xpucached.domain.models import ModelStatus
-from xpucached.domain.names import AwareDatetime
+from xpucached.domain.jobs import UNDER_WAY, WARMING, Job
+from xpucached.domain.models import ModelStatus, Warmth
+from xpucached.domain.names import AwareDatetime, ModelName
 from xpucached.domain.shifts import Shift
 from xpucached.domain.stores import StoreStatus
 from xpucached.domain.usage import Saved
@@ -59,3 +60,49 @@ class Status(Struct, frozen=True):
     ahead: tuple[Ahead, ...] = ()  #: drivers that lie here and are not installed yet
     ahead_refused: tuple[str, ...] = ()  #: why some of what lies there is not looked at
     shifts: tuple[Shift, ...] = ()  #: what became slower or faster with a change, and nobody has seen yet
+
+
+MOST_NAMES: Final = 1000
+"""Models, and problems, that a summary names at most; it counts all."""
+
+
+class StatusSummary(Struct, frozen=True):
+    """What the host's daemon shows of a user's: of a size that does not grow with what each model is."""
+
+    verdict: Verdict
+    sentence: str
+    entries: int
+    allocated: int
+    warm: int
+    cold: int
+    models: tuple[ModelName, ...]
+    failed: tuple[ModelName, ...]  #: models that could not be warmed
+    problems: tuple[str, ...]  #: codes
+    looked: AwareDatetime | None  #: as in `Status`
+    look_due: bool
+    busy: bool
+    working: bool  #: a replay or prewarm is under way
+    jobs: int  #: that run or wait
+    ahead: tuple[tuple[AheadState, str], ...] = ()  #: drivers that are not installed yet: how far it is, and in words
+
+    @classmethod
+    def of(cls, status: Status) -> StatusSummary:
+        """Return what is told of a status."""
+        models = status.models
+        return cls(
+            status.verdict,
+            status.sentence,
+            status.entries,
+            status.allocated,
+            sum(one.warmth is Warmth.WARM for one in models),
+            sum(one.warmth not in {Warmth.WARM, Warmth.UNCACHED} for one in models),
+            tuple(one.name for one in models[:MOST_NAMES]),
+            tuple(one.name for one in models if one.warmth is Warmth.FAILED)[:MOST_NAMES],
+            tuple(dict.fromkeys(one.code for one in status.problems))[:MOST_NAMES],
+            status.looked,
+            status.look_due,
+            status.busy,
+            any(one.kind in WARMING and one.state in UNDER_WAY for one in status.jobs),
+            len(status.jobs),
+            tuple((one.state, one.words) for one in status.ahead),
+        )

@@ -16,7 +16,7 @@ from xpucached.hostd.owed import Owed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xpucached.domain.status import Status
+    from xpucached.domain.status import StatusSummary
 
 
 class KnownUsers:
@@ -42,12 +42,12 @@ class KnownUsers:
         """Rest on no look that was made before the host started."""
         self.said = {uid: replace(one, looked=None) for uid, one in self.said.items()}
 
-    def note_status(self, uid: int, status: Status) -> None:
+    def note_summary(self, uid: int, summary: StatusSummary) -> None:
         """Take what a user's worker says of itself."""
         known = self.said.get(uid)
         if known is None:
             return
-        fresh = user_client.digest(known, status, self._clock())
+        fresh = user_client.digest(known, summary, self._clock())
         if replace(fresh, seen=None, looked=None) != replace(known, seen=None, looked=None):
             self.changed.set()
         self.said[uid] = fresh

@@ -18,10 +18,10 @@ from xpucached import sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
-from xpucached.domain.checks import WARMING
 from xpucached.domain.jobs import UNDER_WAY, Job
-from xpucached.domain.models import Warmth, check_name
+from xpucached.domain.models import check_name
 from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.status import MOST_NAMES
 from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import Busy, Denied, Unavailable, Untrusted, XpucachedError
 from xpucached.messages import Json
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from xpucached.domain.status import Status
+    from xpucached.domain.status import StatusSummary
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 LARGEST: Final = 1 << 20
-"""Bytes of an answer that are read: those of a status with some 400 models."""
+"""Bytes of an answer that are read: those of what some 400 models are, in full."""
 
 LARGEST_FOR_ADMINISTRATORS: Final = 4 << 20
 """The same, for what an administrator asks of a worker: a plan names every entry."""
@@ -49,7 +49,6 @@ _PATIENCE: Final = 15.0
 _JOB: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST: Final = 300  # characters of a sentence
 _LONGEST_CODE: Final = 60
-_MOST: Final = 1000  # models of one user that are remembered
 _MOST_PROBLEMS: Final = 100
 
 _PER_USER: Final = 4
@@ -243,9 +242,8 @@ def brief(sentence: str) -> str:
     return plain(sentence, _LONGEST)
 
 
-def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
-    """Keep of a worker's status what the host's daemon shows."""
-    models = said.models[:_MOST]
+def digest(known: UserStatus, said: StatusSummary, now: datetime) -> UserStatus:
+    """Keep of what a worker says of itself as much as the host's daemon shows."""
     return replace(
         known,
         state=WorkerState.AWAKE,
@@ -253,16 +251,16 @@ def digest(known: UserStatus, said: Status, now: datetime) -> UserStatus:
         sentence=brief(said.sentence),
         entries=max(0, said.entries),
         allocated=max(0, said.allocated),
-        warm=sum(one.warmth is Warmth.WARM for one in models),
-        cold=sum(one.warmth not in {Warmth.WARM, Warmth.UNCACHED} for one in models),
-        models=tuple(_names(one.model.name for one in models)),
-        problems=tuple(dict.fromkeys(plain(one.code, _LONGEST_CODE) for one in said.problems[:_MOST_PROBLEMS])),
+        warm=max(0, said.warm),
+        cold=max(0, said.cold),
+        models=tuple(_names(said.models[:MOST_NAMES])),
+        problems=tuple(dict.fromkeys(plain(one, _LONGEST_CODE) for one in said.problems[:_MOST_PROBLEMS])),
         seen=now,
         looked=min(said.looked, now) if said.looked is not None else None,
-        failed=tuple(_names(one.model.name for one in models if one.warmth is Warmth.FAILED)),
-        working=any(one.kind in WARMING and one.state in UNDER_WAY for one in said.jobs),
+        failed=tuple(_names(said.failed[:MOST_NAMES])),
+        working=said.working,
         busy=said.busy or said.look_due,
-        ahead=tuple((one.state, brief(one.words)) for one in said.ahead[:_MOST_AHEAD]),
+        ahead=tuple((state, brief(words)) for state, words in said.ahead[:_MOST_AHEAD]),
     )
 
 

@@ -173,7 +173,7 @@ class WorkerFollower:
     async def _begin(self, uid: int) -> None:
         """Start a worker and wait until it answers.  Raises `Unavailable`."""
         with contextlib.suppress(Unavailable):
-            await self._clients.ask(uid, requests.GetStatus(), own=True)
+            await self._clients.ask(uid, requests.GetSummary(), own=True)
             return
         self._known.say(uid, state=WorkerState.STARTING)
         self.aside.discard(uid)
@@ -185,7 +185,7 @@ class WorkerFollower:
         pause = _SOON
         while True:
             try:
-                await self._clients.ask(uid, requests.GetStatus(), own=True)
+                await self._clients.ask(uid, requests.GetSummary(), own=True)
             except Unavailable:
                 if asyncio.get_running_loop().time() > end or not (await self._units.unit_state(uid)).active:
                     raise
@@ -204,8 +204,8 @@ class WorkerFollower:
 
     async def _quiet(self, uid: int) -> bool:
         """Hear how a worker stands; whether it has done what it had to."""
-        said = (await self._clients.ask(uid, requests.GetStatus(), own=True)).value
-        self._known.note_status(uid, said)
+        said = (await self._clients.ask(uid, requests.GetSummary(), own=True)).value
+        self._known.note_summary(uid, said)
         return said.verdict is not Verdict.STARTING and not said.look_due and not said.jobs
 
     async def _ended(self, uid: int, error: Unavailable, *, began: bool) -> bool:

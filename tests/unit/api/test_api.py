@@ -87,6 +87,7 @@ SAMPLES: list[tuple[object, object]] = [
 REQUESTS: list[Request[object]] = [
     requests.GetHello(),
     requests.GetStatus(),
+    requests.GetSummary(),
     requests.ListDevices(),
     requests.ListStores(),
     requests.ListEntries(),

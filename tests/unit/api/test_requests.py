@@ -263,6 +263,7 @@ def test_a_number_has_at_most_64_bits(number: int, fits: bool) -> None:  # noqa:
 
 HARMLESS: list[tuple[Request[object], bool]] = [
     (requests.GetStatus(), True),
+    (requests.GetSummary(), True),
     (requests.PrewarmModels(models=(ModelName("a"),)), True),
     (requests.EvictEntries(), True),
     (requests.EvictEntries(dry_run=True), True),

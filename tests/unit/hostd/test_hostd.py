@@ -37,7 +37,7 @@ from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.secrecy import HIDDEN, of_event
-from xpucached.domain.status import Verdict
+from xpucached.domain.status import Status, StatusSummary, Verdict
 from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatus, WorkerState
 from xpucached.errors import Busy, Conflict, Denied, NotFound, SettingsError, Unavailable, XpucachedError
 from xpucached.host import driver_stamp, staged
@@ -103,6 +103,7 @@ def _plain(kind: type[Request[object]]) -> Request[object] | None:
     "asked",
     [
         requests.GetStatus(),
+        requests.GetSummary(),
         requests.PrewarmModels(models=(ModelName("x"),)),
         requests.EvictEntries(),
         requests.EvictEntries(dry_run=True),
@@ -256,15 +257,34 @@ def test_a_worker_that_answers_is_heard_and_told(tmp_path: Path, short_dir: Path
     assert make(tmp_path, worker_units, there.path)._memory.recall().of()[OURS] == said
 
 
+def test_ten_thousand_models_of_a_user_are_heard_of(tmp_path: Path, short_dir: Path) -> None:
+    models = tuple(api_stub.make_model(f"model-{number}") for number in range(10_000))
+    standin = api_stub.Standin()
+
+    async def status() -> Status:
+        return replace(api_stub.make_status(), models=models)
+
+    standin.status = status  # type: ignore[method-assign]
+    with api_stub.running(short_dir, service=standin) as there:
+        one = make(tmp_path, WorkerUnitsStub(), there.path)
+
+        async def work() -> None:
+            await one._workers._quiet(OURS)
+
+        go(one, work)
+    said = one._known.said[OURS]
+    assert (said.state, said.warm, len(said.models)) == (WorkerState.AWAKE, 10_000, 1000)
+
+
 def test_what_a_worker_says_of_its_models_is_kept_in_bounds() -> None:
     names = [*(f"m{number}" for number in range(998)), "x" * 8000, "\x1b[31m", "lost"]
     problems = tuple(Problem(f"{number}" * 1000, "", "") for number in range(1000))
     said = replace(api_stub.make_status(), models=tuple(map(api_stub.make_model, names)), problems=problems)
 
-    kept = user_client.digest(UserStatus("me", OURS), said, api_stub.NOW)
+    kept = user_client.digest(UserStatus("me", OURS), StatusSummary.of(said), api_stub.NOW)
 
     assert kept.models == tuple(names[:998])
-    assert kept.warm + kept.cold == 1000
+    assert kept.warm + kept.cold == 1001
     assert len(codec.dumps(codec.to_json(kept))) < 20_000
 
 
@@ -614,7 +634,7 @@ def test_what_a_worker_could_not_be_told_it_is_told_in_its_next_life(
                 one._known.owe(lambda _one: True)
             if heard == told:
                 last.set()
-        return SimpleNamespace(value=api_stub.make_status())
+        return SimpleNamespace(value=StatusSummary.of(api_stub.make_status()))
 
     monkeypatch.setattr(f"{worker_follower}._SLOW_BEAT", 0.0)
     worker_units = WorkerUnitsStub(on_start=begin)
@@ -646,7 +666,7 @@ def test_what_one_that_fails_was_to_be_told_is_not_forgotten(
     async def ask(_uid: int, request: Request[object], **_: object) -> object:
         if isinstance(request, requests.Refresh):
             raise Unavailable("it crashed, or stands still")
-        return SimpleNamespace(value=api_stub.make_status())
+        return SimpleNamespace(value=StatusSummary.of(api_stub.make_status()))
 
     monkeypatch.setattr(f"{worker_follower}._ENDING", 0.0)
     one = make(tmp_path, Failing(), tmp_path / "nobody")
@@ -802,7 +822,7 @@ def test_what_a_worker_says_of_its_look_is_kept_and_is_never_from_the_future(tmp
     models = (replace(api_stub.make_model("bad"), warmth=Warmth.FAILED), api_stub.make_model("good"))
     said = replace(api_stub.make_status(jobs=jobs), models=models, looked=later)
 
-    kept = user_client.digest(UserStatus("me", OURS), said, api_stub.NOW)
+    kept = user_client.digest(UserStatus("me", OURS), StatusSummary.of(said), api_stub.NOW)
 
     assert (kept.looked, kept.failed, kept.working) == (api_stub.NOW, (ModelName("bad"),), True)
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
@@ -814,7 +834,7 @@ def test_what_a_worker_says_of_its_look_is_kept_and_is_never_from_the_future(tmp
 def test_whose_worker_is_at_work_or_has_yet_to_be_told_is_known(tmp_path: Path) -> None:
     status = api_stub.make_status()
     for said, busy in ((status, False), (replace(status, busy=True), True), (replace(status, look_due=True), True)):
-        assert user_client.digest(UserStatus("me", OURS), said, api_stub.NOW).busy is busy
+        assert user_client.digest(UserStatus("me", OURS), StatusSummary.of(said), api_stub.NOW).busy is busy
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one._known.owe(lambda known: known.uid == OURS)
     assert [row.due for row in one.status(None).users] == [True, False]

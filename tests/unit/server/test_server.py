@@ -874,7 +874,7 @@ def test_nobody_answers_after_the_end(short_dir: Path) -> None:
 def test_who_only_looks_in_for_others_wakes_nobody_and_who_changes_something_does(short_dir: Path) -> None:
     """A worker ends when it has long not been asked: who tends the host asks all the time how things stand."""
     with running(short_dir, allowed=lambda _uid, _right: False, tends=lambda _uid: True) as one:
-        assert ask(one, get("/v1/status"))[0] == 200
+        assert ask(one, get("/v1/summary"))[0] == 200
         assert ask(one, post("/v1/refresh", b"{}"))[0] == 202
         assert (one.server.last_asked, one.server.last_passed_on) == (-math.inf, -math.inf)
         # Who is woken is waited for.
