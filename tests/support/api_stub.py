@@ -49,7 +49,7 @@ from xpucached.domain.plans import (
 )
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.shifts import Shift
-from xpucached.domain.status import Status, StatusSummary, Verdict
+from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import (
     Entry,
     EntryId,
@@ -396,10 +396,6 @@ class Standin:
         status = make_status(self.verdict, tuple(self.begun.values()))
         return replace(status, problems=(*status.problems, *self.problems))
 
-    async def summary(self) -> StatusSummary:
-        """Return the same in numbers and names."""
-        return StatusSummary.of(await self.status())
-
     async def look_again(self) -> None:
         """Remember that somebody said so."""
         self.asked.append("look")
@@ -690,7 +686,7 @@ def _by(request: type[R], do: Callable[[Standin, R], Awaitable[object]]) -> tupl
 ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
     (
         _by(requests.GetStatus, lambda one, _: one.status()),
-        _by(requests.GetSummary, lambda one, _: one.summary()),
+        _by(requests.GetSummary, lambda one, _: one.status()),
         _by(requests.ListDevices, lambda one, _: one.devices()),
         _by(requests.ListStores, lambda one, _: one.stores()),
         _by(requests.ListEntries, lambda one, asked: one.entries(asked.query)),

@@ -17,7 +17,7 @@ from xpucached.api.endpoints import Endpoint, Right
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus
 from xpucached.domain.queries import EntryPage
-from xpucached.domain.status import Status
+from xpucached.domain.status import Status, StatusSummary
 from xpucached.errors import Denied
 from xpucached.incidents import unexpected
 from xpucached.render import metrics
@@ -186,6 +186,9 @@ def _shown(asked: endpoints.Request[object], value: object, *, private: bool) ->
             value = tuple(codec.brief_model(one) for one in cast("tuple[ModelStatus, ...]", value))
         case tuple() if isinstance(asked, requests.ListJobs):
             value = tuple(codec.brief_job(one) for one in cast("tuple[Job, ...]", value))
+    if isinstance(asked, requests.GetSummary):
+        # Its sentence may quote a problem whose words are the owner's alone.
+        return StatusSummary.of(cast("Status", value if private else redact(value)))
     if private:
         return value
     if isinstance(asked, requests.GetEnv):

@@ -20,7 +20,6 @@ from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.bundles import BundleSource
 from xpucached.domain.plans import NoRecipe
-from xpucached.domain.status import StatusSummary
 from xpucached.errors import NotFound, RequestError
 from xpucached.host import product_names
 from xpucached.kinds.table import KINDS
@@ -64,10 +63,6 @@ async def _entries(service: Service, asked: requests.ListEntries) -> EntryPage:
 def _architectures(given: str) -> str:
     """Return architectures with commas between, for products, generations and architectures that are named so."""
     return ",".join(",".join(product_names.architectures(one)) or one.strip() for one in given.split(","))
-
-
-async def _summary(service: Service) -> StatusSummary:
-    return StatusSummary.of(await service.status.get())
 
 
 async def _stores(service: Service) -> tuple[StoreStatus, ...]:
@@ -149,7 +144,8 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
     (
         _by(requests.GetHello, lambda _service, _: requests.Hello(VERSION, __version__)),
         _by(requests.GetStatus, lambda service, _: service.status.get()),
-        _by(requests.GetSummary, lambda service, _: _summary(service)),
+        # Who answers makes a summary of it, of as much as its reader may see.
+        _by(requests.GetSummary, lambda service, _: service.status.get()),
         _by(requests.ListDevices, lambda service, _: service.surveyor.devices()),
         _by(requests.ListStores, lambda service, _: _stores(service)),
         _by(requests.ListEntries, _entries),
