@@ -91,7 +91,7 @@ class House:
         store.add("_ZTS1a")
         paths = {"XPUCACHED_STORES_PATHS": str(store.root), "XPUCACHED_PATHS_STATE": str(place / "state")}
         (place / "state").mkdir()
-        settings = loading.load(None, user=True, environ={**os.environ, **paths})
+        settings = loading.load(None, user=True, environ={**os.environ, **paths, "XPUCACHED_STORES_FOUND": "false"})
         self.now = NOW
         self.context = Context(settings, catalog, {}, lambda: self.now)
         self.lying = staged.Lying((StagedDriver("1" * 16, image=place / "next"),))

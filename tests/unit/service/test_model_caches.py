@@ -80,11 +80,7 @@ class _Handle:
 def fill(place: Path, files: int = 1) -> Path:
     place.mkdir(parents=True)
     for number in range(files):
-        with (place / f"{number}.so").open("wb") as file:
-            file.write(b"x" * 5000)
-            # While it is written back, ext4 may count what it takes twice for a moment.
-            file.flush()
-            os.fsync(file.fileno())
+        (place / f"{number}.so").write_bytes(b"x" * 5000)
     return place
 
 
@@ -92,7 +88,9 @@ def fill(place: Path, files: int = 1) -> Path:
 def owner(tmp_path: Path) -> Iterator[Owner]:
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
-    config = loading.load(None, user=True, environ={"HOME": str(home), "XDG_RUNTIME_DIR": str(tmp_path)})
+    # What other programs of this user's cache in counts for the limits, too, and may go.
+    places = {"HOME": str(home), "XDG_RUNTIME_DIR": str(tmp_path), "XPUCACHED_STORES_FOUND": "false"}
+    config = loading.load(None, user=True, environ=places)
     config.paths.state.mkdir(parents=True)
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         yield Owner(Context(config, catalog, {}), home)

@@ -56,7 +56,9 @@ class House:
             for kernel in ("_ZTS1a", "_ZTS1b"):
                 store.add(kernel)
         paths = ":".join(str(store.root) for store in self.stores.values())
-        settings = loading.load(None, user=True, environ={**os.environ, "XPUCACHED_STORES_PATHS": paths})
+        settings = loading.load(
+            None, user=True, environ={**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": paths}
+        )
         self.context = Context(settings, catalog, {}, lambda: NOW)
         self.service = Service(self.context, ProcessStarter({}, "test"))
         monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
