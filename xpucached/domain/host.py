@@ -84,6 +84,11 @@ CODES: Final = frozenset(
 """The codes that there are."""
 
 
+def given_by(signature: str) -> str:
+    """Return what stands in a host's signature for the variables that programs were given; empty for none."""
+    return signature.partition("-")[2]
+
+
 class ProbeReport(Struct, frozen=True):
     """What the installed drivers answered a fresh child."""
 
@@ -183,7 +188,7 @@ class Host(Struct, frozen=True):
 
     def gave(self, signature: str) -> bool:
         """Return whether programs were given the same variables when the host had this signature."""
-        return signature.partition("-")[2] == self.variables
+        return given_by(signature) == self.variables
 
     @property
     def answers(self) -> tuple[DriverAnswer, ...]:

@@ -168,7 +168,11 @@ def _judge_cached(models: Sequence[ModelStatus], on: str) -> tuple[Verdict, str]
         return Verdict.WAITING, sentence
     if cold:
         cold = [*cold, *by[Warmth.CHANGED]]
-        return Verdict.COLD, f"Cold: {_of(len(cold), total)} not warm {on}; run: xpucachectl prewarm --stale"
+        without = [one.name for one in models if one.has_no_device]
+        do = "run: xpucachectl prewarm --stale"
+        if len(without) == len(cold):
+            do = f"there is no device for {names(without)}; see: xpucachectl why {without[0]}"
+        return Verdict.COLD, f"Cold: {_of(len(cold), total)} not warm {on}; {do}"
     if by[Warmth.CHANGED]:
         sentence = f"Changed: {_of(len(by[Warmth.CHANGED]), total)} not proven warm {on} ({names(by[Warmth.CHANGED])})"
         return Verdict.COLD, f"{sentence}: what was proven has changed since; run: xpucachectl prewarm --stale"

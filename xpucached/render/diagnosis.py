@@ -153,6 +153,11 @@ def caution(value: Diagnosis) -> tuple[str, ...]:
     lines = [f"{one.library} is unsafe with the cache on for some programs: {one.evidence}" for one in unsafe]
     if unsafe and value.warmth is Warmth.WARM:
         lines.append(f"{value.model} was run with it without a crash, so the cache is on here")
+    elif unsafe:
+        lines.append(
+            f"Until {value.model} was seen to run with it, the cache is off here, and each start compiles all; "
+            f"xpucachectl prewarm {value.model} sees whether it does"
+        )
     lines += [f"{one.message}; {one.command}" for one in value.explanations if one.cause in _CAUTIONS]
     return tuple(plain(line) for line in lines)
 

@@ -91,6 +91,14 @@ def test_the_newest_proof_for_the_same_targets_takes_the_place_of_the_one_before
     assert noted(catalog) == [other, both, again]
 
 
+def test_a_proof_with_other_variables_takes_no_other_s_place(catalog: Catalog) -> None:
+    """The setting may be taken back, and with it the earlier proof counts again."""
+    without = ended(catalog, OLD, host="here")
+    ended(catalog, OLD, host="here-given")
+    given = ended(catalog, OLD, host="after the driver changed-given")
+    assert noted(catalog) == [without, given]
+
+
 def test_without_targets_the_host_tells_proofs_apart(catalog: Catalog) -> None:
     ended(catalog, host="here")
     there = ended(catalog, host="there")

@@ -253,6 +253,7 @@ def test_above_the_variables_stands_what_is_unsafe() -> None:
     warm = ask(runtimes=[check_runtime(Safety.UNSAFE)])
 
     assert any("unsafe" in line for line in diagnosis.caution(cold))
+    assert any("the cache is off here, and each start compiles all" in line for line in diagnosis.caution(cold))
     assert "without a crash" in diagnosis.caution(warm)[-1]
     assert diagnosis.caution(ask(runtimes=[check_runtime(Safety.SAFE)])) == ()
 

@@ -404,7 +404,11 @@ def status(name: str, state: Warmth) -> ModelStatus:
 
 
 def statuses(*states: Warmth) -> list[ModelStatus]:
-    return [status(f"m{number}", state) for number, state in enumerate(states, start=1)]
+    """Return models that stand so; what is cold was never run."""
+    return [
+        replace(status(f"m{number}", state), reason=WarmReason.NEVER if state is Warmth.COLD else None)
+        for number, state in enumerate(states, start=1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -476,6 +480,17 @@ def test_how_the_host_stands(on: Host | None, states: list[Warmth], word: Verdic
 
     assert verdict(on, statuses(*states), problems) == (word, sentence)
     assert verdict(on, statuses(*states), problems, starting=True)[0] is Verdict.STARTING
+
+
+def test_where_there_is_no_device_for_what_is_cold_no_run_is_advised() -> None:
+    helpless = [status("plain", Warmth.COLD), *statuses(Warmth.WARM)]
+    (word, sentence), (_, both) = (
+        verdict(host(NEW), one, []) for one in (helpless, [*helpless, *statuses(Warmth.COLD)])
+    )
+
+    assert word is Verdict.COLD
+    assert sentence.endswith("not warm for driver 2; there is no device for plain; see: xpucachectl why plain")
+    assert both.endswith("run: xpucachectl prewarm --stale")
 
 
 def test_a_sentence_names_three_at_most() -> None:
