@@ -25,6 +25,7 @@ _PYTHON: Final = re.compile(r"(?:.*/)?python[\d.]*")
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _IPEX: Final = "intel-extension-for-pytorch"
 _SHOWN: Final = 5
+_FILE: Final = "--file="
 
 
 class _WhatIsFound(msgspec.Struct, frozen=True):
@@ -41,6 +42,9 @@ def notes(asked: AddModel) -> Iterator[str]:
     names += {QUANTIZERS[one] for one in exercise.precisions if one in QUANTIZERS}
     if exercise.loader is Loader.COMMAND:
         python, place, words = _of_command(asked.command, asked.directory)
+        if words and _is_absent(script := words[0].removeprefix(_FILE)):
+            yield f"there is no {plain(script)}; as it is, a run fails"
+            return
     else:
         python, place, words = exercise.python, "", []
         if FORMS[exercise.loader].target is Named.FUNCTION:
@@ -92,8 +96,23 @@ def _of_command(command: Sequence[str], directory: Path) -> tuple[str, str, list
             next(words, "")
         elif not word.startswith("-"):
             script = Path(os.path.realpath(directory / word))
-            return python, str(script.parent), [f"--file={script}"] if script.is_file() else []
+            return (
+                python,
+                str(script.parent),
+                [f"{_FILE}{script}"] if _is_absent(str(script)) or script.is_file() else [],
+            )
     return "", "", []
+
+
+def _is_absent(script: str) -> bool:
+    """Return whether there is no such file; what cannot be seen from here may be there."""
+    try:
+        os.stat(script)  # noqa: PTH116 - of any word
+    except FileNotFoundError:
+        return script.startswith("/")
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 def _named_in(path: Path) -> str:

@@ -108,7 +108,8 @@ def _leading(again: str, rest: str, found: Mapping[str, str], environ: Mapping[s
     return (
         f"its environment brings a driver, {driver}, and nothing leads its programs there. For this model:\n"
         f"  {again} {options} {rest}\n"
-        f"or for all programs, in {plain(file)}:\n"
+        f"or for all programs, in {plain(file)}, which is read again after systemctl --user reload xpucached\n"
+        "(or kill -HUP, where you started it yourself):\n"
         f"  [driver]\n"
         f"  variables = {{ {table} }}"
     )

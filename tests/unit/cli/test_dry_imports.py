@@ -73,10 +73,16 @@ def test_what_is_no_python_is_not_asked(tmp_path: Path, command: tuple[str, ...]
     assert said(tmp_path, *command) == []
 
 
-def test_what_cannot_be_parsed_or_is_not_there_is_no_finding(tmp_path: Path) -> None:
+def test_a_script_that_is_not_there_is_said(tmp_path: Path) -> None:
+    missing = f"there is no {tmp_path}/nowhere.py; as it is, a run fails"
+    assert said(tmp_path, sys.executable, "-u", "nowhere.py", "--once") == [missing]
+    (tmp_path / "folder").mkdir()
+    assert said(tmp_path, sys.executable, "folder") == []
+
+
+def test_what_cannot_be_parsed_or_is_not_meant_is_no_finding(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import absent\nthis is no Python\n")
     assert said(tmp_path, sys.executable, "app.py") == []
-    assert said(tmp_path, sys.executable, "nowhere.py") == []
     assert said(tmp_path, sys.executable) == []
 
 
