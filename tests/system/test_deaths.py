@@ -87,10 +87,12 @@ class Victim:
             else:
                 made.add(f"_ZTS5a{number:05d}")
         if entries:
-            machine.put(made.root, self.store)
+            # Their worker may look at any moment: what it sees is as old as it shall be.
+            machine.put(made.root, f"{self.store}.new")
             # Unpacking them was no use of them.
-            machine.run("sh", "-c", f"find {self.store} -type f -mtime +9 -exec touch --date='10 days ago' {{}} +")
-            machine.run("chown", "-R", f"{self.name}:", self.store)
+            machine.run("sh", "-c", f"find {self.store}.new -type f -mtime +9 -exec touch --date='10 days ago' {{}} +")
+            machine.run("chown", "-R", f"{self.name}:", f"{self.store}.new")
+            machine.run("sh", "-c", f"cp -al {self.store}.new/. {self.store}/ && rm -r {self.store}.new")
         machine.run("systemctl", "reload", "xpucached")
         self.house.until(self.name, state="awake", entries=len(self.on_disk()))
 
