@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from xpucached.domain.bundles import BundleSource, MadeEntry
+    from xpucached.domain.names import EntryKey
     from xpucached.domain.plans import Built, IndexedEntry
     from xpucached.domain.stores import Entry, EntryId
 
@@ -160,6 +161,29 @@ def build_rates(connection: sa.Connection) -> Mapping[str, float]:
         .group_by(numbered.c.family)
     )
     return {family: seconds / size for family, seconds, size in rows if size}
+
+
+_MOVE: Final = (
+    "UPDATE OR REPLACE builds SET key = ?1 WHERE (kind, root, key) = (SELECT builds.kind, builds.root, builds.key"
+    " FROM builds JOIN stores ON stores.kind = builds.kind AND stores.root = builds.root"
+    " WHERE stores.id = ?2 AND builds.key > ?3 AND builds.key < ?4 AND builds.digest = ?5"
+    " ORDER BY builds.key <> ?1,"
+    " EXISTS (SELECT 1 FROM entries WHERE entries.store_id = ?2 AND entries.key = builds.key) LIMIT 1)"
+)
+
+
+def move(connection: sa.Connection, store: int, moved: Mapping[EntryKey, str]) -> None:
+    """Let what is known of what we made go along with it: it has another number in its leaf now.
+
+    ``moved`` are the entries that were in their leaf before, by their keys now, with the digests that they had.
+    """
+    rows = [
+        (key, store, f"{leaf}/", f"{leaf}0", digest)  # a zero stands behind the slash
+        for key, digest in moved.items()
+        if (leaf := key.rpartition("/")[0])
+    ]
+    if rows:
+        connection.exec_driver_sql(_MOVE, rows)
 
 
 def claim(connection: sa.Connection, store: int) -> None:

@@ -9,9 +9,14 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.tables import EVENTS
 from xpucached.domain.jobs import Event
+from xpucached.domain.names import ModelName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+    from datetime import datetime
+
+MODEL_REMOVED: Final = "model-removed"
+"""The topic of events that tell that a model was removed, or its file."""
 
 KEPT: Final = 5000
 """Events that are kept."""
@@ -43,6 +48,12 @@ def events_after(connection: sa.Connection, last: int) -> tuple[int | None, tupl
     """Return the id of the oldest event that is kept, and all behind ``last``."""
     oldest: int | None = connection.execute(sa.select(sa.func.min(EVENTS.c.id))).scalar()
     return oldest, _after(connection, last)
+
+
+def removed_models(connection: sa.Connection) -> Mapping[ModelName, datetime]:
+    """Return which models were removed, as far as events are kept, and when last."""
+    rows = connection.execute(sa.select(EVENTS).where(EVENTS.c.topic == MODEL_REMOVED).order_by(EVENTS.c.id))
+    return {ModelName(row.fields["model"]): row.at for row in rows if "model" in row.fields}
 
 
 def _reserved(connection: sa.Connection) -> int:

@@ -123,10 +123,13 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
     for some in _by_leaves(scan.entries):
         before = _known(connection, store, [entry.id.key for entry in some])
         back = _back(connection, store, some, before) if remembered else {}
+        # Who had the number of what moved is gone, and its models and costs must not be taken for those of this one.
+        _vanish(connection, store, back.keys() & before.keys())
         judged = _promote_copies([judge(entry, _before(entry.id.key, before, back)) for entry in some])
         facts = [_facts(entry, trusted, store, numbers, scan.at) for entry, trusted in judged]
         connection.exec_driver_sql(_UPSERT, [tuple(row[name] for name in _COLUMNS) for row in facts])
         departed.come_back(connection, store, back.items())
+        builds.move(connection, store, {key: one.trusted.partition(" ")[0] for key, one in back.items()})
         added += len({entry.id.key for entry in some} - before.keys())
         changed += sum(_differs(entry, before[entry.id.key]) for entry, _ in judged if entry.id.key in before)
     for seen in _batches(scan.unchanged):

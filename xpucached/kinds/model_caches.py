@@ -61,7 +61,11 @@ def measure(path: Path) -> Measured:
         try:
             with os.scandir(ahead.pop()) as found:
                 for one in found:
-                    status = one.stat(follow_symlinks=False)
+                    try:
+                        status = one.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        # Compilers rename what they have written all the time; what lies beside it still counts.
+                        continue
                     if not stat.S_ISDIR(status.st_mode):
                         files += 1
                         allocated += status.st_blocks * 512 // max(1, status.st_nlink)
@@ -76,7 +80,8 @@ def measure(path: Path) -> Measured:
             notes.add(f"not all of it can be read ({error.strerror})")
     if ahead:
         notes.add("it holds more than was counted")
-    used = datetime.fromtimestamp(newest / 1e9, UTC) if newest else None
+    # Whoever writes there may set any time, also one that no calendar has.
+    used = datetime.fromtimestamp(min(newest / 1e9, time.time()), UTC) if newest else None
     return Measured(StoreState.OK, there.st_uid, files, allocated, used, "; ".join(sorted(notes)))
 
 

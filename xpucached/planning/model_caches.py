@@ -9,7 +9,7 @@ from xpucached.domain.plans import CacheReason, EvictCache
 from xpucached.domain.stores import StoreState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import DiskSpace, Policy
@@ -25,17 +25,19 @@ def plan_caches(
     room: DiskSpace | None,
     held: int,
     now: datetime,
+    removed: Mapping[ModelName, datetime],
     *,
     asked: bool,
 ) -> tuple[EvictCache, ...]:
     """Decide what goes: what is left of models that are gone, and where a limit is passed what was used longest ago.
 
     ``held`` is what entries hold, ``room`` where the directories lie; those of the models that ``stay`` do not go, and
-    without ``asked`` those of no model that there is: it would only be made again.
+    without ``asked`` those of no model that there is: it would only be made again.  ``removed`` says which models were
+    removed here, and when: of one that is merely not known another daemon of this user may know, or an earlier catalog.
     """
     ours = [one for one in caches if not one.named]
     settled = [one for one in ours if one.ours and _idle(one, policy, now)]
-    gone = [one for one in settled if not one.registered]
+    gone = [one for one in settled if not one.registered and _has_gone(one, removed, policy, now)]
     found = [EvictCache(one, CacheReason.GONE, f"there is no model {one.model} any more") for one in gone]
     left = sum(one.allocated for one in ours) - sum(one.allocated for one in gone)
     excess: list[tuple[float, CacheReason, str]] = []
@@ -54,6 +56,15 @@ def plan_caches(
                 much -= one.allocated
                 found.append(EvictCache(one, reason, f"it was used longest ago; {detail}"))
     return tuple(found)
+
+
+def _has_gone(one: ModelCache, removed: Mapping[ModelName, datetime], policy: Policy, now: datetime) -> bool:
+    """Return whether a directory is what was left when its model was removed, and that was long enough ago.
+
+    A file that declares a model may be away for a moment: while it is written, or checked out.
+    """
+    at = removed.get(one.model)
+    return at is not None and (now - at).total_seconds() >= policy.grace
 
 
 def _idle(one: ModelCache, policy: Policy, now: datetime) -> bool:

@@ -8,6 +8,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING
 
+from xpucached.catalog.events import MODEL_REMOVED
 from xpucached.catalog.models import (
     all_models,
     differences,
@@ -26,6 +27,8 @@ from xpucached.service.owners import foreign
 from xpucached.settings import model_files
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from xpucached.api.requests import AddModel
     from xpucached.domain.names import ModelName
     from xpucached.service.context import Context
@@ -58,10 +61,13 @@ class ModelKeeper:
 
     async def load(self) -> None:
         """Read the model files again; what a damaged one said before stays, and the damage is shown."""
-        await asyncio.to_thread(self._load)
+        for name in await asyncio.to_thread(self._load):
+            # What was cached for it stays for a while: the file may be on its way, or come back.
+            self._context.events.post(MODEL_REMOVED, name, {"model": name})
         await self._end_outdated()
 
-    def _load(self) -> None:
+    def _load(self) -> Collection[ModelName]:
+        """Read them; give the models whose files are gone."""
         config, catalog = self._context.settings, self._context.catalog
         declared, problems = model_files.models(config.paths.models)
         damaged = {problem.subject for problem in problems}
@@ -76,12 +82,9 @@ class ModelKeeper:
         for model in catalog.read(all_models):
             if damaged & {model.source, os.path.dirname(model.source)}:  # noqa: PTH120 - "socket" is no path
                 wanted.setdefault(model.name, model)
-        former = {model.name: model for model in catalog.read(all_models)}
+        former = {model.name for model in catalog.read(all_models)}
         taken = catalog.write(sync_file_models, tuple(wanted.values()))
         known = {model.name: model for model in catalog.read(all_models)}
-        for name in former.keys() - known.keys():
-            # Its file is gone, which is as if it were removed.
-            self._caches.remove(former[name])
         clashes = [
             Problem(
                 "conflict",
@@ -102,6 +105,7 @@ class ModelKeeper:
             foreign(self._finder.store_of(model).store) is not None for model in declared if model.store is not None
         ):
             self._finder.find()
+        return sorted(former - known.keys())
 
     async def add(self, request: AddModel) -> Added:
         """Register a model, or with ``replace`` or ``if_changed`` change it; what is just like that stays as it is."""
@@ -137,5 +141,5 @@ class ModelKeeper:
         ended = name in await self._end_outdated()
         went = await to_its_end(self._caches.remove, model, named=caches)
         await self._surveyor.meet_drivers()
-        self._context.events.post("model-removed", name, {"model": name})
+        self._context.events.post(MODEL_REMOVED, name, {"model": name})
         return RemovedModel(name, ended, went, self._caches.keeps)

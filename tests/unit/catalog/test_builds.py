@@ -250,3 +250,34 @@ def test_where_an_entry_came_from_is_known_as_long_as_it_is_there(catalog: Catal
     assert revoked(catalog, KEY) == []
     catalog.write(forget_old_builds, NOW + YEAR + TICK)
     assert catalog.read(lambda connection: connection.execute(sa.select(VOUCHERS)).all()) == []
+
+
+def test_where_an_entry_came_from_is_known_when_it_gets_another_number(catalog: Catalog) -> None:
+    """A runtime looks at the numbers without a gap: the last one of a leaf closes it."""
+    entries = [entry(f"a/{number}", source=f"{number}.1") for number in range(4)]
+    source, another = BundleSource("release", KEY, (MEMBER,)), f"sha256:{'5' * 64}"
+    catalog.write(record_import, [made(one) for one in entries[2:]], BUNDLE, source, NOW)
+    catalog.write(record_import, (made(entries[0]),), another, BundleSource(), NOW)
+    catalog.write(record_scan, scan(*entries, entry("b/0")), architecture)
+    assert (revoked(catalog, KEY), revoked(catalog, another)) == (["a/2", "a/3"], ["a/0"])
+    moved = replace(entries[3], id=entries[0].id)
+    catalog.write(record_scan, scan(moved, *entries[1:3], entry("b/0")), architecture)
+    assert (revoked(catalog, KEY), revoked(catalog, another)) == (["a/0", "a/2"], [])
+    assert known(catalog)[STORE, "a/0"][0] is Origin.IMPORTED
+    # It is damaged by now, and what is compiled from it is as much the bundle's.
+    damaged = replace(entries[2], id=entries[1].id, digest="damaged")
+    catalog.write(record_scan, scan(moved, damaged, entry("b/0")), architecture)
+    (mended,) = (one.entry for one in catalog.read(all_entries) if one.entry.id == damaged.id)
+    catalog.write(record_build, built(mended, source=mended), NOW)
+    catalog.write(record_scan, scan(moved, replace(damaged, source="anew", stamp="anew"), entry("b/0")), architecture)
+    assert revoked(catalog, KEY) == ["a/0", "a/1"]
+
+
+def test_of_two_that_are_the_same_each_keeps_where_it_came_from(catalog: Catalog) -> None:
+    entries = [entry(f"a/{number}", source=f"{number}.1", digest="same") for number in range(3)]
+    source = BundleSource("release", KEY, (MEMBER,))
+    catalog.write(record_import, [made(one) for one in entries[1:]], BUNDLE, source, NOW)
+    catalog.write(record_scan, scan(*entries), architecture)
+    assert revoked(catalog, KEY) == ["a/1", "a/2"]
+    catalog.write(record_scan, scan(replace(entries[2], id=entries[0].id), entries[1]), architecture)
+    assert revoked(catalog, KEY) == ["a/0", "a/1"]

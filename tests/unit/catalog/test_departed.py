@@ -69,6 +69,30 @@ def test_a_slot_that_moves_down_is_still_known(index: Catalog, sycl_store: SyclS
     assert see(index, sycl_store.root) == {"0": CHANGED}
 
 
+@pytest.mark.parametrize("how", ["told", "untold"])
+def test_whose_an_entry_is_goes_along_with_it_when_it_gets_another_number(
+    index: Catalog, sycl_store: SyclStore, how: str
+) -> None:
+    """Also where nobody told the catalog that the first one went, as if another daemon had taken it out."""
+    for slot in range(4):
+        sycl_store.add("_ZTS1k", size=300 + slot, slot=slot)
+    see(index, sycl_store.root)
+    entries = sorted((one.entry for one in index.read(all_entries)), key=lambda one: one.id.key)
+    for number, entry in enumerate(entries):
+        model = Model(ModelName(f"of-{number}"), Workload((f"/bin/{number}",), sycl_store.root))
+        index.write(add_model, model)
+        run = index.write(begin_run, model, WarmReason.MANUAL, "sig", NOW)
+        used = Attribution(frozenset({entry.id}), frozenset())
+        index.write(finish_run, run.id, Outcome.WARMED, (), used, (), "", "", NOW)
+    assert set(sycl.remover.remove(entries[:1]).values()) == {True}
+    if how == "told":
+        index.write(forget_entries, [entries[0].id])
+    see(index, sycl_store.root)
+    owners = {one.entry.id.key.rpartition("/")[2]: one.models for one in index.read(all_entries)}
+    # The last one closes the gap.
+    assert owners == {"0": ("of-3",), "1": ("of-1",), "2": ("of-2",)}
+
+
 def test_what_comes_back_from_the_trash_is_still_known(index: Catalog, sycl_store: SyclStore) -> None:
     made = sycl_store.add("_ZTS1k", size=300)
     see(index, sycl_store.root)

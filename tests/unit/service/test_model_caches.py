@@ -7,7 +7,9 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +18,8 @@ from msgspec.structs import replace
 
 from tests.support import catalogs
 from xpucached.api.requests import AddModel, GetModel, ListStores
+from xpucached.catalog.events import record_events
+from xpucached.domain.jobs import Event
 from xpucached.domain.models import RemovedModel
 from xpucached.domain.names import ModelName
 from xpucached.domain.plans import EvictionReport
@@ -246,6 +250,13 @@ def aged(place: Path, hours: int) -> None:
         os.utime(path, (then, then))
 
 
+def removed(owner: Owner, name: str, hours: int) -> None:
+    """Let a model have been removed so long ago."""
+    at = datetime.now(UTC) - timedelta(hours=hours)
+    event = Event(hours, at, "model-removed", name, {"model": name})
+    owner.context.catalog.write(record_events, [event], hours)
+
+
 def evict(owner: Owner) -> EvictionReport:
     """Evict, as somebody asks for it."""
     return asyncio.run(owner.service.evictor.work()(_Handle()))  # type: ignore[arg-type] # all that it asks
@@ -255,6 +266,10 @@ def test_what_is_left_of_a_model_that_is_gone_is_evicted_once_it_is_old_enough(o
     place = fill(owner.models / "former" / "triton")
     assert plan(owner, asked=False) == {}, "it is younger than the grace"
     aged(place, 1)
+    assert plan(owner, asked=False) == plan(owner, asked=True) == {}, "another daemon of the user's may know the model"
+    removed(owner, "former", 0)
+    assert plan(owner, asked=False) == {}, "its file may come back"
+    removed(owner, "former", 1)
     assert plan(owner, asked=False) == {"former": "model-gone"}
     report = evict(owner)
     assert [(one.path.name, one.stays) for one in report.caches] == [("former", "")]
@@ -289,6 +304,7 @@ def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(o
 def test_a_directory_that_a_program_uses_is_not_evicted(owner: Owner) -> None:
     place = fill(owner.models / "former" / "triton")
     aged(place, 1)
+    removed(owner, "former", 1)
     words = f"import os, sys; os.chdir({str(place)!r}); print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
@@ -298,3 +314,38 @@ def test_a_directory_that_a_program_uses_is_not_evicted(owner: Owner) -> None:
         assert place.exists()
         program.communicate()
     assert [one.stays for one in evict(owner).caches] == [""]
+
+
+def test_times_that_no_calendar_has_are_counted_as_now(owner: Owner) -> None:
+    """Programs may set any; a file system that takes them is tmpfs, or btrfs."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
+        place = fill(Path(made) / "triton")
+        os.utime(place / "0.so", (10**14, 10**14))
+        if (place / "0.so").stat().st_mtime != 10**14:
+            pytest.skip("this file system takes no such times")
+        owner.add(NAME, place)
+        told = owner.told()["triton"]
+    assert (told.state, told.files) == (StoreState.OK, 1)
+    assert told.used is not None
+    assert told.used <= datetime.now(UTC)
+
+
+def test_what_goes_while_it_is_counted_hides_nothing_beside_it(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler renames what it has written: it would look as if nobody had used the rest for long."""
+    place = fill(owner.models / NAME / "triton", 9)
+    owner.add(NAME)
+    scan, gone = os.scandir, place / "passing.so"
+
+    @contextlib.contextmanager
+    def scandir(path: str) -> Iterator[list[os.DirEntry[str]]]:
+        if path == os.fspath(place):
+            gone.write_bytes(b"")
+        with scan(path) as found:
+            # What passes comes first.
+            every = sorted(found, key=lambda one: one.name != gone.name)
+        gone.unlink(missing_ok=True)
+        yield every
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    told = owner.told()[NAME]
+    assert (told.files, told.note) == (9, "")
