@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +14,12 @@ import pytest
 from watchdog.observers.inotify import InotifyObserver
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
+from tests import REPOSITORY
 from xpucached.domain.activity import WatchMode
 from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, StoreChanged
 from xpucached.host import drivers
 from xpucached.host.roots import HostRoots
-from xpucached.watch import places
+from xpucached.watch import inotify, places
 from xpucached.watch.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -314,6 +318,58 @@ def test_a_store_that_vanishes_and_comes_again_is_watched_again(watcher: Watcher
     assert wakes.next() == StoreChanged(root)
 
 
+def test_a_store_that_is_moved_away_posts(watcher: Watcher, wakes: Wakes, store: Path, tmp_path: Path) -> None:
+    watcher.watch([store], [], [])
+    wakes.clear()
+
+    store.rename(tmp_path / "away")
+
+    assert wakes.next() == StoreChanged(store)
+    # Who looks then listens for it to come again.
+    watcher.watch([store], [], [])
+    wakes.clear()
+    (tmp_path / "away").rename(store)
+    assert wakes.next() == StoreChanged(store)
+
+
+UNMOUNTED: Final = """
+import os, subprocess, sys
+from pathlib import Path
+from tests.flow.test_watch import Wakes
+from xpucached.watch.watcher import Watcher
+
+store, wakes = Path(sys.argv[1]), Wakes()
+mount = ["mount", "-t", "tmpfs", "tmpfs", sys.argv[1]]
+subprocess.run(mount, check=True)
+print("mounted")
+watcher = Watcher(wakes.post)
+watcher.watch([store], [], [])
+wakes.clear()
+subprocess.run(["umount", sys.argv[1]], check=True)
+print(wakes.next().root)
+# Mounted again before anybody looked, it has the same number, and its root the same inode.
+subprocess.run(mount, check=True)
+watcher.watch([store], [], [])
+print(wakes.next().root)
+wakes.clear()
+(store / "device").mkdir()
+print(wakes.next().root)
+watcher.stop()
+"""
+
+
+def test_a_file_system_that_is_unmounted_posts_and_one_mounted_again_is_watched(store: Path) -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no unshare")
+    inside = [unshare, "--map-root-user", "--mount", sys.executable, "-c", UNMOUNTED, os.fspath(store)]
+    done = subprocess.run(inside, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+    if not done.stdout:
+        pytest.skip(f"no mounts here: {done.stderr}")
+    assert done.stdout.splitlines() == ["mounted", *[os.fspath(store)] * 3], done.stderr
+
+
 def test_a_store_that_another_directory_replaced_is_watched(watcher: Watcher, wakes: Wakes, tmp_path: Path) -> None:
     root = tmp_path / "store"
     root.mkdir()
@@ -368,6 +424,27 @@ def test_of_very_many_device_directories_the_newest_are_watched(watcher: Watcher
     assert watcher.directories == {root, *devices[6:]}
 
 
+def test_more_directories_than_a_bound_are_not_watched_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, watcher: Watcher, store: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(inotify, "MOST", 4)
+    stores = [store, tmp_path / "another"]
+    (stores[1] / "device").mkdir(parents=True)
+    driver, models = tmp_path / "driver", tmp_path / "models"
+    driver.mkdir()
+    models.mkdir()
+
+    watcher.watch(stores, [driver], [models])
+
+    # What matters most: of its devices a store is told of by the periodic look.
+    assert watcher.directories == {*stores, driver, models}
+    assert watcher.mode == WatchMode.POLLING
+    assert "more than 4 directories" in watcher.reason
+    watcher.watch([store], [driver], [models])
+    assert watcher.directories == {store, store / "device", driver, models}
+    assert str(watcher.mode) == WatchMode.INOTIFY
+
+
 @pytest.mark.parametrize("limit", ["watches", "instances", "threads"])
 def test_at_a_limit_of_the_kernel_we_poll_and_say_why(
     limit: str, monkeypatch: pytest.MonkeyPatch, watcher: Watcher, wakes: Wakes, store: Path
@@ -411,8 +488,6 @@ def test_events_that_the_kernel_lost_are_looked_for(watcher: Watcher, wakes: Wak
     wakes.clear()
     observer = watcher._inotify._observer
     assert observer is not None
-    if not hasattr(observer, "_inotify_fd"):
-        pytest.skip("this watchdog does not tell")
     # What the kernel says when its queue is full; to fill it would take the whole machine's limit.
     event = InotifyEvent(WatchDescriptor(-1), InotifyConstants.IN_Q_OVERFLOW, 0, b"")
     observer._inotify_fd.handle_event(event)

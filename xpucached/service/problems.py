@@ -180,5 +180,5 @@ def not_watched(reason: str) -> Problem:
     return Problem(
         "not-watched",
         f"not every change is noticed at once, but at the next look: {reason}",
-        "raise fs.inotify.max_user_watches or max_user_instances; or nothing, if ten minutes are soon enough",
+        "where it is the kernel's limit, raise fs.inotify.max_user_watches; or nothing, if ten minutes are soon enough",
     )

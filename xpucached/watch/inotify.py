@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,9 @@ from watchdog.events import (
     FileSystemEvent,
     FileSystemEventHandler,
 )
-from watchdog.observers.inotify import InotifyObserver
+from watchdog.observers.inotify import InotifyEmitter, InotifyObserver
+from watchdog.observers.inotify_c import InotifyConstants, Mask
+from watchdog.observers.inotify_move_event_grouper import PathedInotifyEvent
 
 from xpucached.watch.places import Interest, identity
 
@@ -27,10 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from watchdog.observers.api import ObservedWatch
+    from watchdog.observers.inotify_move_event_grouper import GroupedInotifyEvent
 
     from xpucached.domain.triggers import Trigger
 
 log = logging.getLogger(__name__)
+
+MOST: Final = 512
+"""Directories that are watched.  Each costs a thread, and programs name as many stores as they like."""
 
 _DIRECTORIES: Final[list[type[FileSystemEvent]]] = [DirCreatedEvent, DirDeletedEvent, DirMovedEvent]
 
@@ -43,6 +50,36 @@ _FILES: Final[list[type[FileSystemEvent]]] = [
     FileDeletedEvent,
     FileMovedEvent,
 ]
+
+
+_AWAY: Final = InotifyConstants.IN_MOVE_SELF | InotifyConstants.IN_UNMOUNT
+
+
+class _Emitter(InotifyEmitter):
+    """Ends, with a word, also when its directory was moved away or unmounted: at its path there is another, or none.
+
+    The library's own goes on, and hears nothing any more: what is mounted again has the same device and inode.
+    """
+
+    def get_event_mask_from_filter(self) -> Mask:
+        """Return what the kernel is to tell of; of what is unmounted it tells by itself."""
+        return Mask(super().get_event_mask_from_filter() | InotifyConstants.IN_MOVE_SELF)
+
+    def build_and_queue_event(self, event: GroupedInotifyEvent, *, full_events: bool = False) -> None:
+        """Tell of what the kernel said."""
+        if isinstance(event, PathedInotifyEvent) and event.ev.mask & _AWAY:
+            self.queue_event(DirDeletedEvent(self.watch.path))
+            self.stop()
+        else:
+            super().build_and_queue_event(event, full_events=full_events)
+
+
+class _Observer(InotifyObserver):
+    """Listens by these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._emitter_class = _Emitter
 
 
 class _DirectoryHandler(FileSystemEventHandler):
@@ -115,7 +152,12 @@ class DirectoryWatcher:
         return observer.join
 
     def set(self, wanted: dict[Path, frozenset[Interest]]) -> tuple[list[Trigger], str]:
-        """Watch these and no others; give the triggers for what is new, and why something is not watched, if so."""
+        """Watch these and no others; give the triggers for what is new, and why something is not watched, if so.
+
+        Of very many it is the first ones.
+        """
+        reason = f"there are more than {MOST} directories to watch" if len(wanted) > MOST else ""
+        wanted = dict(islice(wanted.items(), MOST))
         try:
             observer = self._started()
         except (OSError, RuntimeError) as error:
@@ -131,8 +173,7 @@ class DirectoryWatcher:
                 del self._watched[place]
                 _release(observer, one.watch)
         fresh: list[Trigger] = []
-        reason = ""
-        for place, interests in sorted(wanted.items()):
+        for place, interests in wanted.items():
             known = self._watched.get(place)
             if known is not None:
                 fresh += [one.trigger for one in interests - known.handler.interests]
@@ -160,7 +201,7 @@ class DirectoryWatcher:
     def _started(self) -> InotifyObserver:
         if self._observer is None or not self._observer.is_alive():
             self._watched.clear()
-            observer = InotifyObserver()
+            observer = _Observer()
             try:
                 observer.start()
             except BaseException:

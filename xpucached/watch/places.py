@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xpucached.domain.triggers import Trigger
 
 _MOST_DEVICES: Final = 16
-"""Device directories that are watched in one store.  Each costs a thread; of more it is the newest that are used."""
+"""Device directories that are watched in one store.  Of more it is the newest that are used."""
 _LISTED: Final = 100_000
 
 
@@ -45,15 +45,10 @@ def identity(place: Path) -> tuple[int, int] | None:
 def places(
     stores: Iterable[Path], drivers: Iterable[Path], models: Iterable[Path], whole: Collection[Path]
 ) -> Iterator[tuple[Path, Interest]]:
-    """Give the directories to listen at, links resolved, and for what.  ``whole`` are the stores heard of otherwise."""
-    for root in stores:
-        place = resolved(root)
-        if is_directory(place):
-            yield place, Interest(StoreChanged(root))
-            for device in _devices(place) if place not in whole else ():
-                yield device, Interest(StoreChanged(root))
-        else:
-            yield _missing(place, StoreChanged(root))
+    """Give the directories to listen at, links resolved, and for what; ``whole`` are the stores heard of otherwise.
+
+    What matters most comes first: there may be more than are listened at.
+    """
     for trigger, directories in ((DriverChanged(), drivers), (ModelsChanged(), models)):
         for directory in directories:
             place = resolved(directory)
@@ -62,6 +57,17 @@ def places(
             else:
                 # What comes there may be a link, and the kernel tells of one as of a file.
                 yield _missing(place, trigger, files=True)
+    there: list[tuple[Path, StoreChanged]] = []
+    for root in stores:
+        place, changed = resolved(root), StoreChanged(root)
+        if is_directory(place):
+            yield place, Interest(changed)
+            there += [(place, changed)] if place not in whole else []
+        else:
+            yield _missing(place, changed)
+    for place, changed in there:
+        for device in _devices(place):
+            yield device, Interest(changed)
 
 
 def is_directory(place: Path) -> bool:
