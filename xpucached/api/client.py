@@ -129,10 +129,10 @@ class Client:
         With ``strict`` root must not, either.  ``hint`` says what to do if nobody answers there, ``source`` where the
         path came from if it is not the usual.  ``largest`` bounds an answer, in bytes, and ``most`` the values in it;
         without them they depend on whether an ``owner`` is somebody else.  ``patience`` bounds the time without a
-        word, in seconds; with ``all_in_time`` the time until the whole answer is there.
+        word, in seconds; with ``all_in_time``, and of somebody else always, the time until the whole answer is there.
         """
         other = owner is not None and owner != os.geteuid()
-        self._all_in_time = all_in_time
+        self._all_in_time = all_in_time or other
         self._path = path
         self._hint = hint
         self._source = source
@@ -192,6 +192,7 @@ class Client:
     def _line(self, response: http.client.HTTPResponse) -> bytes:
         if self._connection.stream is not None:
             self._connection.stream.left = _LONGEST_LINE + _HEAD
+            self._connection.stream.end = self._end(self._patience)
         return response.readline(_LONGEST_LINE + 1)
 
     def _send(self, request: Request[T], patience: float, most: int) -> http.client.HTTPResponse:
@@ -213,7 +214,7 @@ class Client:
                 with contextlib.suppress(BrokenPipeError):
                     connection.request(method, target, body, headers)
                 if connection.stream is not None:
-                    connection.stream.end = time.monotonic() + patience if self._all_in_time else None
+                    connection.stream.end = self._end(patience)
                     connection.stream.left = most
                 return connection.getresponse()
             except sockets.UntrustedPeer as error:
@@ -228,6 +229,10 @@ class Client:
                 if last or fresh or isinstance(error, TimeoutError):
                     raise self._unavailable(error) from error
         raise AssertionError
+
+    def _end(self, patience: float) -> float | None:
+        """Return until when all has to be there that is asked for now; None if there is no such time."""
+        return time.monotonic() + patience if self._all_in_time else None
 
     def _unavailable(self, error: Exception) -> errors.Unavailable:
         self._connection.close()

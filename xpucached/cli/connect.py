@@ -146,8 +146,7 @@ def of_user(user: str, largest: int | None = None) -> Client:
         return Client(_door(), hint=hint, of=user, largest=largest)
     uid = _number(user)
     if uid != 0 and _runs_one(uid):
-        in_time = largest is not None
-        return Client(Path(sockets.own_path(uid)), owner=uid, strict=True, largest=largest, all_in_time=in_time)
+        return Client(Path(sockets.own_path(uid)), owner=uid, strict=True, largest=largest)
     with Client(_door(), hint=hint) as host:
         there = host.call(host_requests.WakeWorker(user=user)).value
     # Its account may be in other hands than ours.
@@ -170,8 +169,8 @@ def _number(user: str) -> int:
 
 
 def _worker_of(uid: int, largest: int | None = None) -> Client:
-    """Return the worker of a user where it must be, whatever anybody says; what is bounded has to come in time, too."""
-    return Client(Path(sockets.worker_path(uid)), owner=uid, largest=largest, all_in_time=largest is not None)
+    """Return the worker of a user where it must be, whatever anybody says."""
+    return Client(Path(sockets.worker_path(uid)), owner=uid, largest=largest)
 
 
 def _runs_one(uid: int) -> bool:

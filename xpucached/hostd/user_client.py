@@ -112,7 +112,6 @@ def _ask(uid: int, request: Request[T], place: Callable[[int], Path], largest: i
         largest=largest,
         most=_MOST_VALUES,
         patience=_PATIENCE,
-        all_in_time=True,
         hint="the worker may have ended; ask again",
     ) as client:
         try:
