@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
@@ -13,10 +14,12 @@ from xpucached.domain.names import ModelName
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from datetime import datetime
 
 MODEL_REMOVED: Final = "model-removed"
 """The topic of events that tell that a model was removed, or its file."""
+
+RESTORED: Final = "restored"
+"""The topic of those that tell what came back from the trash; ``models`` are those whose directories did."""
 
 KEPT: Final = 5000
 """Events that are kept."""
@@ -51,9 +54,14 @@ def events_after(connection: sa.Connection, last: int) -> tuple[int | None, tupl
 
 
 def removed_models(connection: sa.Connection) -> Mapping[ModelName, datetime]:
-    """Return which models were removed, as far as events are kept, and when last."""
-    rows = connection.execute(sa.select(EVENTS).where(EVENTS.c.topic == MODEL_REMOVED).order_by(EVENTS.c.id))
-    return {ModelName(row.fields["model"]): row.at for row in rows if "model" in row.fields}
+    """Return which models were removed, as far as events are kept, and when last; not those that came back since."""
+    c, found = EVENTS.c, dict[ModelName, datetime]()
+    for row in connection.execute(sa.select(EVENTS).where(c.topic.in_((MODEL_REMOVED, RESTORED))).order_by(c.id)):
+        if row.topic == MODEL_REMOVED:
+            found[ModelName(row.fields.get("model", ""))] = row.at
+        for name in row.fields.get("models", "").split():
+            found.pop(ModelName(name), None)
+    return found
 
 
 def _reserved(connection: sa.Connection) -> int:

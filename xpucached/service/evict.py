@@ -13,7 +13,6 @@ from xpucached.catalog import days
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.dependencies import noted_runs
 from xpucached.catalog.entries import find_entry, forget_entries
-from xpucached.catalog.events import removed_models
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.intents import fulfil, intend
 from xpucached.catalog.models import models_by_name
@@ -159,7 +158,7 @@ class Evictor:
             # That what is proven lacks its directory now would show nowhere, if it was not noted what it needs.
             stay = {name for name in known if known[name].pinned or (name in good and good[name] not in noted)}
             room = next((one for one in measured if one.store == self._caches.store), None)
-            removed = context.catalog.read(removed_models)
+            removed = self._caches.removed()
             going = plan_caches(caches, frozenset(stay), policy, room, held, now, removed, asked=asked)
             plan = entries(going, asked=asked)
             return replace(plan, caches=going, frees=plan.frees + _freed(one.cache for one in going))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from xpucached import deadlines
+from xpucached.catalog.events import removed_models
 from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.names import ModelName
@@ -20,11 +22,11 @@ from xpucached.domain.trash import TrashLabel
 from xpucached.host import directory_users
 from xpucached.kinds import model_caches
 from xpucached.kinds.model_caches import KIND, TRASH, Measured, measure
+from xpucached.kinds.removal import GONE
 from xpucached.service import program_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
 
     from xpucached.domain.models import Model
     from xpucached.domain.plans import EvictCache
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 30.0
 """Seconds that it may take to count what one directory holds."""
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class ModelCaches:
@@ -80,6 +83,11 @@ class ModelCaches:
                 return sorted(one.name for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != ".")
         except OSError:
             return ()
+
+    def removed(self) -> Mapping[ModelName, datetime]:
+        """Return which models were removed here, and when; and what a daemon was removing as it was killed."""
+        halves = (ModelName(name) for name in self._folders() if name.endswith(GONE))
+        return {**self._context.catalog.read(removed_models), **dict.fromkeys(halves, _LONG_AGO)}
 
     def _measured(self, model: ModelName, path: Path, named: str, shared: tuple[ModelName, ...]) -> ModelCache:
         try:

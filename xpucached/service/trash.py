@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.catalog.entries import note_restored
+from xpucached.catalog.events import RESTORED
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import DiskSpace
 from xpucached.domain.stores import EntryId, StoreState
 from xpucached.domain.trash import LISTED, Drop, DropReason, Restored, TrashReport
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.host import process_table
+from xpucached.kinds import model_caches
 from xpucached.kinds.table import KINDS, trash_of
 from xpucached.planning.trash import plan_trash
 from xpucached.service.context import to_its_end
@@ -151,10 +153,12 @@ class TrashKeeper:
             # They are back; only that they may go again by themselves before their time.
             log.warning("it could not be noted what was restored: %s", error.message)
         if back:
+            # What somebody has brought back is not what a removed model left.
+            models = [one.key for one in back if one.store.kind == model_caches.KIND and "/" not in one.key]
             context.events.post(
-                "restored",
+                RESTORED,
                 "1 entry is back" if len(back) == 1 else f"{len(back)} entries are back",
-                {"restored": str(len(back))},
+                {"restored": str(len(back)), **({"models": " ".join(models)} if models else {})},
             )
         return TrashReport(
             tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -170,15 +171,21 @@ def _new(root: str, since: float, wanted: Callable[[str], bool]) -> int | None:
                         return None
                     if entry.is_dir(follow_symlinks=False):
                         ahead.append(entry.path)
-                    elif entry.stat(follow_symlinks=False).st_mtime >= since and wanted(
-                        os.path.relpath(entry.path, root)
-                    ):
+                    elif _time_of(entry) >= since and wanted(os.path.relpath(entry.path, root)):
                         count += 1
         except FileNotFoundError:
             continue
         except OSError:
             whole = False
     return count if whole else None
+
+
+def _time_of(entry: os.DirEntry[str]) -> float:
+    try:
+        return entry.stat(follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        # It went meanwhile, and hides nothing beside it.
+        return -math.inf
 
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._@+:-]+", re.ASCII)

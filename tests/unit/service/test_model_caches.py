@@ -18,8 +18,6 @@ from msgspec.structs import replace
 
 from tests.support import catalogs
 from xpucached.api.requests import AddModel, GetModel, ListStores
-from xpucached.catalog.events import record_events
-from xpucached.domain.jobs import Event
 from xpucached.domain.models import RemovedModel
 from xpucached.domain.names import ModelName
 from xpucached.domain.plans import EvictionReport
@@ -28,6 +26,7 @@ from xpucached.domain.workloads import RunSpec
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 from xpucached.service.context import Context
+from xpucached.service.events import Events
 from xpucached.service.handlers import Handlers
 from xpucached.settings import loading
 
@@ -253,8 +252,10 @@ def aged(place: Path, hours: int) -> None:
 def removed(owner: Owner, name: str, hours: int) -> None:
     """Let a model have been removed so long ago."""
     at = datetime.now(UTC) - timedelta(hours=hours)
-    event = Event(hours, at, "model-removed", name, {"model": name})
-    owner.context.catalog.write(record_events, [event], hours)
+    events = Events(lambda: at, owner.context.catalog)
+    events.post("model-removed", name, {"model": name})
+    assert asyncio.run(events.flush())
+    owner.context.events = Events(owner.context.clock, owner.context.catalog)
 
 
 def evict(owner: Owner) -> EvictionReport:
@@ -277,6 +278,13 @@ def test_what_is_left_of_a_model_that_is_gone_is_evicted_once_it_is_old_enough(o
     assert owner.told() == {}
     assert owner.restore() == [""]
     assert (place / "0.so").exists()
+    # What somebody has brought back stays until its model is removed again.
+    assert asyncio.run(owner.context.events.flush())
+    assert plan(owner, asked=False) == plan(owner, asked=True) == {}
+    # Half of one that a killed daemon was removing is nobody's.
+    half = fill(owner.models / "other.xpucached.gone" / "triton").parent
+    aged(half, 1)
+    assert plan(owner, asked=False) == {half.name: "model-gone"}
 
 
 def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(owner: Owner) -> None:

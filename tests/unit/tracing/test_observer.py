@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -13,6 +15,9 @@ from xpucached.kinds.sycl import following
 from xpucached.render.text import TextStyle
 from xpucached.render.traces import trace
 from xpucached.tracing import observer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NOW: Final = datetime.now(UTC)
 ROOT: Final = "/c/store"
@@ -111,3 +116,23 @@ def test_what_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:
     assert "how much of it was compilation is unknown" in more
     assert f"in triton          1 new file, by whomever: {tmp_path}" in more
     assert "  xpucachectl model add my-app -- python3 'my app.py'" in more
+
+
+def test_what_goes_while_a_cache_is_looked_at_hides_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernel").write_bytes(b"")
+    scan, gone = os.scandir, tmp_path / "passing"
+
+    @contextlib.contextmanager
+    def scandir(path: str) -> Iterator[list[os.DirEntry[str]]]:
+        gone.write_bytes(b"")
+        with scan(path) as found:
+            # What passes comes first.
+            every = sorted(found, key=lambda one: one.name != gone.name)
+        gone.unlink()
+        yield every
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    told = reported(observer.Listener({}), {"NEO_CACHE_PERSISTENT": "0", "TRITON_CACHE_DIR": str(tmp_path)})
+    assert "1 new file, by whomever" in told
