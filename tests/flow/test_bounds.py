@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -806,6 +807,17 @@ def test_what_a_run_makes_is_looked_for_up_to_a_bound(tmp_path: Path, monkeypatc
     # What was not looked at is not known, and nothing is proven by it.
     assert trial._files([tmp_path / str(number) for number in range(100)]) is None
     assert trial._files([tmp_path / str(number) for number in range(10)]) is not None
+    # Nor is what a disk does not tell just now: to take it for empty would prove that nothing came.
+    scan = os.scandir
+
+    def failing(path: str) -> Iterator[os.DirEntry[str]]:
+        if path == os.fspath(tmp_path / "1"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    assert trial._files([tmp_path / str(number) for number in range(10)]) is None
+    assert trial._files([tmp_path / "2", tmp_path / "none"]) == {os.fspath(tmp_path / "2" / "file")}
 
 
 def test_of_a_store_with_devices_without_end_some_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,7 +342,8 @@ def test_an_image_is_another_one_when_its_driver_is(tmp_path: Path) -> None:
     library.mkdir(parents=True)
     (tmp_path / "images/here").symlink_to("/")
     (tmp_path / "images/text").write_text("no image")
-    patterns = (str(tmp_path / "images/*"), str(tmp_path / "none"))
+    # What a configuration may name and is no image of another system hides none that is one.
+    patterns = ("/", "//", "/./", "/..", f"/{'a' * 300}/x", str(tmp_path / "images/*"), str(tmp_path / "none"))
     places = HostRoots(caches=tmp_path)
     (driver,) = staged.find([], patterns, places).drivers
     assert driver == StagedDriver(driver.id, image=tmp_path / "images/next")

@@ -6,6 +6,7 @@ but root can have put it there.  Nothing is unpacked here; files are listed, and
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -282,7 +283,7 @@ def _images(patterns: Iterable[str]) -> list[Path]:
     here = Path("/").stat()
     found: list[Path] = []
     for pattern in patterns:
-        for path in sorted(itertools.islice(Path("/").glob(pattern.lstrip("/")), _MOST_NAMES)):
+        for path in _named(pattern):
             try:
                 status = path.stat()
             except OSError:
@@ -290,6 +291,17 @@ def _images(patterns: Iterable[str]) -> list[Path]:
             if stat.S_ISDIR(status.st_mode) and not os.path.samestat(status, here):
                 found.append(path)
     return list(dict.fromkeys(found))[-_MOST_IMAGES:]
+
+
+def _named(pattern: str) -> list[Path]:
+    # Of a pattern that names nothing below the root, pathlib makes an error that is none of a file.
+    names = [name for name in pattern.split("/") if name not in {"", "."}]
+    try:
+        return sorted(itertools.islice(Path("/").glob("/".join(names)), _MOST_NAMES)) if names else []
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return []
+        raise
 
 
 def _stamp_of(image: Path) -> str:

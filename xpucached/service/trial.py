@@ -204,7 +204,8 @@ class TrialRunner:
         if outcome is not Outcome.WARMED:
             return ""
         if countless:
-            return f"its caches hold more than {_MOST} files: whether a pass added any is not known"
+            many = f"its caches hold more than {_MOST} files, or cannot be read just now"
+            return f"{many}: whether a pass added any is not known"
         if why_incomplete:
             return f"what it asks for cannot be told in {why_incomplete}"
         return await asyncio.to_thread(
@@ -285,7 +286,7 @@ class TrialRunner:
 
 
 def _files(places: Iterable[Path]) -> frozenset[str] | None:
-    """Return the files below these directories, save those that only mark something as busy; None if too many."""
+    """Return the files below these directories, save those that only mark something as busy; None: it is unknown."""
     found: set[str] = set()
     ahead = [os.fspath(place) for place in places]
     left = _MOST
@@ -298,9 +299,11 @@ def _files(places: Iterable[Path]) -> frozenset[str] | None:
                         ahead.append(entry.path)
                     elif not entry.name.endswith(".lock"):
                         found.add(entry.path)
-        except OSError:
-            # It is not there yet, or has gone meanwhile.
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            # It is not there yet, or has gone meanwhile, or is nothing into which this user's programs could write.
             continue
+        except OSError:
+            return None
     return frozenset(found) if left > 0 else None
 
 
