@@ -817,7 +817,7 @@ def test_what_a_run_makes_is_looked_for_up_to_a_bound(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "scandir", failing)
     assert trial._files([tmp_path / str(number) for number in range(10)]) is None
-    assert trial._files([tmp_path / "2", tmp_path / "none"]) == {os.fspath(tmp_path / "2" / "file")}
+    assert trial._files([tmp_path / "2", tmp_path / "none"]) == frozenset({os.fspath(tmp_path / "2" / "file")})
 
 
 def test_of_a_store_with_devices_without_end_some_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
