@@ -32,7 +32,7 @@ AutoReqProv: no
 Requires: ({pythons})
 Requires: systemd >= 249
 Requires: polkit
-Requires: grep coreutils
+Requires: grep coreutils findutils
 %global __os_install_post %{{nil}}
 %global debug_package %{{nil}}
 %global _build_id_links none
@@ -49,11 +49,6 @@ cp -a {tree}/. %{{buildroot}}/
 systemd-sysusers {sysusers} || :
 systemd-tmpfiles --create {tmpfiles} || :
 journalctl --update-catalog || :
-for python in /{home}/python*/bin/python; do
-    [ -x "$python" ] || continue
-    "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|dialects/(mssql|mysql|oracle|postgresql))/' \
-        /{home}/common "/{home}/$(basename "$(readlink "$python")")/lib" || :
-done
 # What is enabled by itself says the preset.
 if [ $1 -eq 1 ] && [ -x /usr/lib/systemd/systemd-update-helper ]; then
     /usr/lib/systemd/systemd-update-helper install-system-units {units} || :
@@ -72,6 +67,14 @@ find /{home} -name __pycache__ -type d -prune -exec rm -rf {{}} + || :
 if [ $1 -ge 1 ] && [ -x /usr/lib/systemd/systemd-update-helper ]; then
     /usr/lib/systemd/systemd-update-helper mark-restart-system-units {units} || :
 fi
+
+# Not in %post: in an upgrade the scripts of the old package come after that, and take what was compiled away.
+%posttrans
+for python in /{home}/python*/bin/python; do
+    [ -x "$python" ] || continue
+    "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|dialects/(mssql|mysql|oracle|postgresql))/' \
+        /{home}/common "/{home}/$(basename "$(readlink "$python")")/lib" || :
+done
 
 %transfiletriggerin -- {folders}
 {poke}

@@ -183,6 +183,8 @@ mkdir /mnt/upper /mnt/work /mnt/root
 mount -t overlay overlay -o "lowerdir=$1,upperdir=/mnt/upper,workdir=/mnt/work" /mnt/root
 mount -t proc proc /mnt/root/proc
 rpm --root=/mnt/root --nodeps --nosignature -i "$2"
+# As in an upgrade, the scripts of what was there come after those of what comes.
+rpm --root=/mnt/root --nodeps --nosignature -U --replacepkgs "$2"
 chroot /mnt/root xpucachectl --version
 chroot /mnt/root getent passwd xpucached | cut -d: -f1
 # Compiled once, by root: the daemon may not write there.
@@ -419,7 +421,13 @@ def goes_again(machine: hosts.Machine, before: set[str]) -> None:
     catalog = f"/var/lib/xpucached-worker/{uid(machine)}/catalog.sqlite"
     assert {catalog, "/etc/xpucached/models.d/mine.toml"} <= left
     assert not [path for path in left if path.startswith("/usr")]
+    # What a user has mounted in a directory of his own keeps nobody from purging it, and is not emptied.
+    workers = "/var/lib/xpucached-worker"
+    mounted = f"{workers}/{uid(machine)}/mounted"
+    machine.run("sh", "-c", f"mkdir {mounted} && mount -t tmpfs none {mounted} && touch {mounted}/precious")
     machine.run("dpkg", "--purge", "xpucached")
+    assert machine.out("find", workers, "-type", "f").split() == [f"{mounted}/precious"]
+    machine.run("sh", "-c", f"umount {mounted} && rm -r {workers}")
     assert there(machine) - before == set()
     assert before - there(machine) == set()
     assert machine.out("find", "/run", "/var/lib/systemd", "-name", "*xpucached*") == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -56,7 +57,12 @@ def _put(output: Output, data: Json) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file beside its place and put it there, for its owner alone.  Raises `Conflict` if that fails."""
+    """Write a file beside its place and put it there, for its owner alone.  Raises `Conflict` if that fails.
+
+    What is there and no file stays: root could put one in the place of /dev/null, or of /dev/stdout.
+    """
+    if _is_no_file(path):
+        raise Conflict(f"{path} is there already, and is no regular file: it stays", hint="name a file: --html FILE")
     beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.new")
     try:
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -70,6 +76,14 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         message = f"the report cannot be written to {path}: {error.strerror or error}"
         raise Conflict(message, hint="name a file in a directory that you may write to: --html FILE") from error
+
+
+def _is_no_file(path: Path) -> bool:
+    """Return whether something else is there: a device, a pipe, or what a process has open."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode) or path.readlink().is_relative_to("/proc")
+    except OSError:
+        return False  # nothing is there, or a file that is no link
 
 
 def anonymous(value: Overview) -> Overview:

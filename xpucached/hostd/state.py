@@ -53,10 +53,11 @@ class StateFile:
             log.warning("what was known of the users is lost, and asked for again: %s", error)
         return SavedState()
 
-    def keep(self, known: SavedState) -> None:
-        """Write what is known, and the line for those who log in."""
+    def keep(self, known: SavedState, *, last: bool = False) -> None:
+        """Write what is known, and the line for those who log in: none at the end, for then nobody knows any more."""
         with self._writing:
             self._keep(known)
+            self._show(cold=not last and any(one.cold for one in known.users))
 
     def _keep(self, known: SavedState) -> None:
         beside = self._file.with_suffix(".new")
@@ -71,10 +72,12 @@ class StateFile:
             self.problems = (unwritten(self._file, error.strerror or str(error)),)
         else:
             self.problems = ()
+
+    def _show(self, *, cold: bool) -> None:
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with os.fdopen(os.open(self._motd, flags), "w", encoding="utf-8") as shown:
-                shown.write(_COLD if any(one.cold for one in known.users) else "")
+                shown.write(_COLD if cold else "")
 
     @property
     def _began(self) -> Path:

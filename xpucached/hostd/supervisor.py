@@ -147,7 +147,7 @@ class HostDaemon:
         self._census.shutdown(wait=False, cancel_futures=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_WRITING):
-                await asyncio.to_thread(self._memory.keep, self._saved())
+                await asyncio.to_thread(self._memory.keep, self._saved(), last=True)
 
     def _saved(self) -> SavedState:
         users, owed = tuple(self._known.said.values()), tuple(self._known.owed)

@@ -20,8 +20,9 @@ from watchdog.events import (
     FileSystemEvent,
     FileSystemEventHandler,
 )
+from watchdog.observers.api import BaseObserver
 from watchdog.observers.inotify import InotifyEmitter, InotifyObserver
-from watchdog.observers.inotify_c import InotifyConstants, Mask
+from watchdog.observers.inotify_c import InotifyConstants, InotifyFD, Mask
 from watchdog.observers.inotify_move_event_grouper import PathedInotifyEvent
 
 from xpucached.watch.places import Interest, identity
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from watchdog.observers.api import ObservedWatch
+    from watchdog.observers.inotify_c import InotifyEvent
     from watchdog.observers.inotify_move_event_grouper import GroupedInotifyEvent
 
     from xpucached.domain.triggers import Trigger
@@ -74,12 +76,27 @@ class _Emitter(InotifyEmitter):
             super().build_and_queue_event(event, full_events=full_events)
 
 
+class _Queue(InotifyFD):
+    """Tells also that the kernel's queue was full: of that the library writes a log, which may be off."""
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        super().__init__()
+        self._lost = lost
+
+    def handle_event(self, event: InotifyEvent) -> None:
+        """Take what the kernel said."""
+        super().handle_event(event)
+        if event.is_queue_overflow:
+            self._lost()
+
+
 class _Observer(InotifyObserver):
     """Listens by these."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._emitter_class = _Emitter
+    def __init__(self, lost: Callable[[], None]) -> None:
+        self._inotify_fd = _Queue(lost)
+        self._inotify_fd.start()
+        BaseObserver.__init__(self, _Emitter, inotify_fd=self._inotify_fd)
 
 
 class _DirectoryHandler(FileSystemEventHandler):
@@ -110,19 +127,6 @@ class _Watched:
     files: bool
 
 
-class _Overflow(logging.Handler):
-    """Hears watchdog say that the kernel's queue was full; it tells nobody else."""
-
-    def __init__(self, lost: Callable[[], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._lost = lost
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Pass it on."""
-        if "overflow" in record.getMessage():
-            self._lost()
-
-
 class DirectoryWatcher:
     """Posts the triggers of those whom it concerns that something happened in a directory.
 
@@ -133,8 +137,7 @@ class DirectoryWatcher:
         self._post = post
         self._observer: InotifyObserver | None = None
         self._watched: dict[Path, _Watched] = {}
-        self._overflow = _Overflow(lost)
-        logging.getLogger("watchdog").addHandler(self._overflow)
+        self._lost = lost
 
     @property
     def directories(self) -> frozenset[Path]:
@@ -143,7 +146,6 @@ class DirectoryWatcher:
 
     def stop(self) -> Callable[[], None]:
         """Watch nothing any more; what is given waits until no thread of ours is left."""
-        logging.getLogger("watchdog").removeHandler(self._overflow)
         observer, self._observer = self._observer, None
         self._watched.clear()
         if observer is None:
@@ -201,7 +203,7 @@ class DirectoryWatcher:
     def _started(self) -> InotifyObserver:
         if self._observer is None or not self._observer.is_alive():
             self._watched.clear()
-            observer = _Observer()
+            observer = _Observer(self._lost)
             try:
                 observer.start()
             except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from xpucached import codec
 from xpucached.cli import main
 from xpucached.cli.report import anonymous
 from xpucached.domain.overview import Overview
+from xpucached.errors import Conflict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +38,21 @@ def test_a_report_is_one_file_for_its_owner(tmp_path: Path, capsys: pytest.Captu
     data = re.search(r'<script type="application/json" id="data">(.*)</script>\n', text)
     assert data is not None
     assert codec.from_json(Overview, json.loads(data[1])) == histories.make_overview()
+
+
+def test_what_is_no_file_is_not_replaced_by_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe, link, opened = tmp_path / "pipe", tmp_path / "link", tmp_path / "opened"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    with api_stub.running(tmp_path) as door, (tmp_path / "file").open("w") as file:
+        # As /dev/stdout is one, which may lead to a file.
+        opened.symlink_to(f"/proc/self/fd/{file.fileno()}")
+        for one in (pipe, link, opened):
+            assert main(["--socket", str(door.path), "report", "--html", str(one)]) == Conflict.exit
+            assert "no regular file: it stays" in capsys.readouterr().err
+        assert stat.S_ISFIFO(pipe.lstat().st_mode)
+        assert link.is_symlink()
+        assert opened.is_symlink()
 
 
 def test_a_report_for_others_names_nobody() -> None:

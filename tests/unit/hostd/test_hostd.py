@@ -307,25 +307,30 @@ def motd(tmp_path: Path) -> Path:
     return tmp_path / "motd.d/60-xpucached"
 
 
-def shown(tmp_path: Path) -> None:
-    """Let a daemon live for whom somebody's models are cold."""
+def shown(tmp_path: Path) -> str:
+    """Let a daemon live for whom somebody's models are cold; give what is shown meanwhile."""
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one._known.said[OURS + 1] = replace(one._known.said[OURS + 1], cold=7, warm=5)
+    one._memory.keep(one._saved())
+    file = tmp_path / "motd.d/60-xpucached"
+    said = file.read_text() if file.is_file() else ""
 
     async def work() -> None:
         pass
 
     go(one, work)
+    return said
 
 
 def test_who_logs_in_is_not_told_how_many_models_others_have(tmp_path: Path) -> None:
     file = motd(tmp_path)
     file.write_text("what was there before, and longer than what is to be there " * 4)
-    shown(tmp_path)
-    line = file.read_text()
+    line = shown(tmp_path)
     assert "xpucachectl status" in line
     assert not any(character.isdigit() for character in line)
     assert len(line.splitlines()) == 1
+    # Of a daemon that was stopped, or removed, nothing is told any more.
+    assert file.read_text() == ""
 
 
 def test_what_is_shown_to_who_logs_in_is_a_file_that_root_made(tmp_path: Path) -> None:
