@@ -34,6 +34,7 @@ CLI_MAY_KNOW: Final = {
     "quantities",
     "render",
     "sockets",
+    "streams",
     "tracing",
 }
 

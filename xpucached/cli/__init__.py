@@ -8,6 +8,7 @@ comes in only while somebody watches a job.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from xpucached import __version__
@@ -20,9 +21,16 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; gives the exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None:
+        # It was closed: whatever is printed is not written, and no file that is opened takes its number.
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     if [*argv] == ["--version"]:
-        print(f"xpucachectl {__version__}")
-        return 0
+        try:
+            print(f"xpucachectl {__version__}", flush=True)
+        except OSError:
+            pass  # the whole program says what is wrong
+        else:
+            return 0
     from xpucached.cli import quick  # noqa: PLC0415 - see above
 
     status = quick.answer(argv)

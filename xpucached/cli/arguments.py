@@ -14,6 +14,7 @@ from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
 from xpucached.errors import RequestError, guess, mistyped
 from xpucached.render.variables import Syntax
+from xpucached.streams import OptionParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _ADD: Final = "xpucachectl model add"
 
 
-class _ArgumentParser(argparse.ArgumentParser):
+class _ArgumentParser(OptionParser):
     def error(self, message: str) -> NoReturn:
         typed = re.match(r"argument COMMAND: invalid choice: '(.*?)'", message)
         if typed is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO, cast
 from xpucached.cli import arguments, habits
 from xpucached.errors import Denied, DiskError, XpucachedError
 from xpucached.printing import Clean, plain
+from xpucached.streams import arriving
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 
 # As a shell reports a program that a signal ended: 128 and the signal's number.
 _INTERRUPTED = 130
-_BROKEN_PIPE = 141
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line; gives the exit status."""
+    try:
+        with arriving():
+            return _answered(argv)
+    except DiskError as error:
+        print(f"xpucachectl: {error.message}", file=sys.stderr)
+        return error.exit
+
+
+def _answered(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that knows only ASCII still gets an answer.
@@ -34,22 +41,10 @@ def main(argv: Sequence[str]) -> int:
     out, err = cast("tuple[TextIO, TextIO]", (Clean(sys.stdout), Clean(sys.stderr)))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         bare = habits.is_bare(argv)
-        try:
-            status = _run([*argv, "status"] if bare else argv)
-            if bare and "--json" not in argv:
-                print(_HELP)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # Whoever read us has had enough, maybe of a refusal.  Python would complain again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return _BROKEN_PIPE
-        except OSError as error:
-            if error.errno not in _FULL or error.filename is not None:
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            print(f"xpucachectl: the answer cannot be written: {error.strerror}", file=sys.stderr)
-            return DiskError.exit
-        return status
+        status = _run([*argv, "status"] if bare else argv)
+        if bare and "--json" not in argv:
+            print(_HELP)
+    return status
 
 
 _HELP: Final = """

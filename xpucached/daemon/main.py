@@ -17,6 +17,7 @@ from xpucached.daemon.lock import alone
 from xpucached.errors import RequestError, SettingsError, XpucachedError, mistyped
 from xpucached.printing import lines, safe
 from xpucached.settings import model_files
+from xpucached.streams import OptionParser, arriving
 from xpucached.threads import all_end
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ _ENDING: Final = 3.0
 """Seconds that threads have to end when all is saved."""
 
 
-class _OptionParser(argparse.ArgumentParser):
+class _OptionParser(OptionParser):
     def error(self, message: str) -> NoReturn:
         raise RequestError(mistyped(message), hint=f"{self.prog} --help")
 
@@ -91,8 +92,9 @@ def _end(runner: asyncio.Runner, status: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``xpucached``; return its exit status."""
     try:
-        options = _parsed(arguments)
-    except RequestError as error:
+        with arriving():
+            options = _parsed(arguments)
+    except XpucachedError as error:
         return _tell(error)
     if options.user is None:
         options.user = options.worker or os.getuid() != 0
@@ -111,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for problem in problems:
                 print(f"xpucached: {safe(problem.message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
             refused = f", {len(problems)} refused" if problems else ""
-            print(f"the configuration is in order; model files: {found}{refused}")  # noqa: T201 - the same
+            with arriving():
+                print(f"the configuration is in order; model files: {found}{refused}")  # noqa: T201 - the same
             return SettingsError.exit if problems else 0
         logs.begin(config.log.level.upper())
         serving = True

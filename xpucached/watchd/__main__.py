@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import logs, sockets
+from xpucached.errors import DiskError
+from xpucached.streams import OptionParser, arriving
 from xpucached.watchd import kernel
 from xpucached.watchd.server import WatchServer
 
@@ -31,8 +32,13 @@ log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal says stop; return the exit status."""
-    options = _parser().parse_args(arguments)
     logs.begin("INFO")
+    try:
+        with arriving():
+            options = _parser().parse_args(arguments)
+    except DiskError as error:
+        log.error("xpucached-watch: %s", error.message)  # noqa: TRY400 - it is expected, and the message says all
+        return error.exit
     try:
         _may()
     except OSError as error:
@@ -62,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
+def _parser() -> OptionParser:
+    options = OptionParser(
         prog="xpucached-watch", description="Tells xpucached daemons what happens in the caches of their users."
     )
     options.add_argument(

@@ -25,16 +25,43 @@ def test_a_directory_that_is_gone_is_said_to_be(
     assert "is gone" in capsys.readouterr().err
 
 
+def ended(
+    module: str, *words: str | Path, unbuffered: str = "", before: str = 'exec "$@" > /dev/full'
+) -> tuple[int, str]:
+    """Run a program whose output goes nowhere; give its exit status and the last line of what it said."""
+    command = ["/bin/sh", "-c", before, "sh", sys.executable, "-m", module, *words]
+    variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=variables, check=False)
+    return done.returncode, done.stderr.strip().rpartition("\n")[2]
+
+
 @pytest.mark.flow
 def test_where_an_answer_cannot_be_written_that_is_said(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "xpucached.cli", "bundle", "keygen", tmp_path / "key"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-            check=False,
-        )
-    assert (done.returncode, "cannot be written: No space left" in done.stderr) == (DiskError.exit, True), done.stderr
+    said = "xpucachectl: the answer cannot be written: No space left on device"
+    assert ended("xpucached.cli", "bundle", "keygen", tmp_path / "key") == (DiskError.exit, said)
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("xpucached.cli", ["--version"]),
+        ("xpucached.cli", ["status", "--help"]),
+        ("xpucached", ["--version"]),
+        ("xpucached.watchd", ["--help"]),
+    ],
+)
+def test_so_it_is_where_nothing_but_the_manual_was_asked_for(program: str, words: list[str], unbuffered: str) -> None:
+    status, said = ended(program, *words, unbuffered=unbuffered)
+    assert (status, said.endswith("the answer cannot be written: No space left on device")) == (DiskError.exit, True), (
+        said
+    )
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("words", [["--version"], ["ls", "--help"], ["version"]])
+def test_an_output_that_is_closed_is_none_that_took_the_answer(words: list[str]) -> None:
+    said = "xpucachectl: the answer cannot be written: Bad file descriptor"
+    assert ended("xpucached.cli", *words, before='exec "$@" >&-') == (DiskError.exit, said)
