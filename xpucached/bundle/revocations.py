@@ -1,4 +1,4 @@
-"""What is revoked here: digests of bundles, of images in them and of keys, in a file beside the keys.
+"""Folders of keys, and what is revoked in them: digests of bundles, of images in them and of keys, in a file there.
 
 Read by whoever asks, without a library: a daemon needs to know it of what came earlier, too.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 REVOKED: Final = "revoked"
@@ -24,35 +24,67 @@ _LARGEST: Final = 1 << 20
 _WRITABLE: Final = 0o022
 
 
+class KeyFolder(Struct, frozen=True):
+    """A folder of keys that is open, and what is revoked in it."""
+
+    path: Path
+    descriptor: int
+    revoked: frozenset[str] = frozenset()
+    doubt: str = ""  #: why it is not known what is revoked in it; then no key in it counts
+
+
+def key_folders(folders: Iterable[Path]) -> Iterator[KeyFolder]:
+    """Open those of these folders of keys that are there, each until the next one is asked for.
+
+    Where others can write, nobody knows what was revoked: they may have taken that away.  Blocks.
+    """
+    for path in folders:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield KeyFolder(path, -1, doubt=_doubt(path, error.strerror))
+            continue
+        try:
+            yield _read(path, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _read(path: Path, descriptor: int) -> KeyFolder:
+    if why := open_to_others(os.fstat(descriptor)):
+        return KeyFolder(path, descriptor, doubt=_doubt(path, why))
+    try:
+        return KeyFolder(path, descriptor, _revoked(descriptor))
+    except (OSError, ValueError) as error:
+        return KeyFolder(path, descriptor, doubt=_doubt(path / REVOKED, error))
+
+
+def _doubt(path: Path, why: object) -> str:
+    return f"what is revoked in {path} cannot be read: {why}"
+
+
 class Revocations(Struct, frozen=True):
     """What is revoked, and why that is not known of some folder."""
 
     digests: frozenset[str] = frozenset()
     doubt: str = ""
 
+    def also(self, folder: KeyFolder) -> Revocations:
+        """Return what is revoked here or there."""
+        return Revocations(self.digests | folder.revoked, folder.doubt or self.doubt)
+
 
 def revocations(folders: Iterable[Path]) -> Revocations:
     """Read what is revoked in these folders of keys.  Blocks."""
-    found: set[str] = set()
-    doubt = ""
-    for folder in folders:
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            doubt = f"what is revoked in {folder} cannot be read: {error.strerror}"
-            continue
-        try:
-            found |= of_folder(descriptor)
-        except (OSError, ValueError) as error:
-            doubt = f"what is revoked in {folder / REVOKED} cannot be read: {error}"
-        finally:
-            os.close(descriptor)
-    return Revocations(frozenset(found), doubt)
+    known = Revocations()
+    for one in key_folders(folders):
+        known = known.also(one)
+    return known
 
 
-def of_folder(folder: int) -> frozenset[str]:
+def _revoked(folder: int) -> frozenset[str]:
     """Read digests, one a line; none if there is no such file.
 
     Raises OSError, and ValueError for a line that is none: it was meant to end somebody's trust.
@@ -61,8 +93,6 @@ def of_folder(folder: int) -> frozenset[str]:
         os.stat(REVOKED, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return frozenset()
-    if why := open_to_others(os.fstat(folder)):
-        raise ValueError(why)
     found: set[str] = set()
     for number, line in enumerate(text(folder, REVOKED).splitlines(), start=1):
         digest = line.partition("#")[0].strip().lower()

@@ -22,7 +22,7 @@ from msgspec import Struct
 from xpucached import messages
 from xpucached.bundle import words
 from xpucached.bundle.layout import Descriptor, canonical, descriptor, parsed
-from xpucached.bundle.revocations import REVOKED, of_folder, open_to_others, text
+from xpucached.bundle.revocations import Revocations, key_folders, text
 from xpucached.domain.bundles import DOMAIN
 from xpucached.errors import BadBundle, MissingExtra, NotFound, RequestError
 from xpucached.printing import quoted
@@ -176,38 +176,20 @@ def trust_store(folders: Iterable[Path]) -> TrustStore:
     Where it cannot be known what is revoked, no key counts.
     """
     keys: dict[str, TrustedKey] = {}
-    revoked: set[str] = set()
-    ignored: list[str] = []
-    doubt = ""
-    for folder in folders:
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
+    known, ignored = Revocations(), list[str]()
+    for folder in key_folders(folders):
+        known = known.also(folder)
+        if folder.doubt:
+            ignored.append(folder.doubt)
             continue
-        except OSError as error:
-            ignored.append(f"{folder}: {error.strerror}")
-            doubt = f"what is revoked in {folder} cannot be read: {error.strerror}"
-            continue
-        try:
-            names = sorted(os.listdir(descriptor))
-            why = open_to_others(os.fstat(descriptor))
+        names = sorted(os.listdir(folder.descriptor))
+        for name in [one for one in names if one.endswith(".pub")][:_MOST_KEYS]:
             try:
-                revoked |= of_folder(descriptor)
-            except (OSError, ValueError) as error:
-                ignored.append(f"{folder / REVOKED}: {error}")
-                doubt = f"what is revoked in {folder / REVOKED} cannot be read: {error}"
-            if why:
-                ignored.append(f"{folder}: {why}")
-                continue
-            for name in [one for one in names if one.endswith(".pub")][:_MOST_KEYS]:
-                try:
-                    for one in _keys(descriptor, name, names):
-                        keys.setdefault(one.hint, one)
-                except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
-                    ignored.append(f"{folder / name}: {error}")
-        finally:
-            os.close(descriptor)
-    return TrustStore(tuple(keys.values()), frozenset(revoked), tuple(ignored), doubt)
+                for one in _keys(folder.descriptor, name, names):
+                    keys.setdefault(one.hint, one)
+            except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
+                ignored.append(f"{folder.path / name}: {error}")
+    return TrustStore(tuple(keys.values()), known.digests, tuple(ignored), known.doubt)
 
 
 def _keys(folder: int, name: str, names: Sequence[str]) -> Iterator[TrustedKey]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,16 @@ _DEPTH: Final = 16
 
 _MOST: Final = 100_000
 """Names in one entry, with all that is below it."""
+
+
+def below(stack: ExitStack, root: int, parts: Iterable[str], mode: int) -> int:
+    """Make the directories that lead to a place below the root, and give the last one, open.  Raises OSError."""
+    here, device = root, os.fstat(root).st_dev
+    for part in parts:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, mode, dir_fd=here)
+        here = stack.enter_context(fs.directory_in(here, part, device))
+    return here
 
 
 def unlink(directory: int, name: str) -> None:

@@ -10,18 +10,22 @@ import errno
 import os
 import stat
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.names import EntryKey, KindName, TrashRef
+from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.stores import Entry, EntryId, Store, StoreState
-from xpucached.domain.trash import Restored, TrashLabel
+from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import folders, fs
 from xpucached.kinds.removal import GONE
-from xpucached.kinds.trash import FOLDER, LEAF, TrashFolder
+from xpucached.kinds.trash import FOLDER, TrashFolder
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from xpucached.kinds.trash_labels import Label
 
 KIND: Final = KindName("other")
 """What stands where a store has its kind."""
@@ -97,25 +101,16 @@ def _is_place(names: list[str]) -> bool:
 class _Trash(TrashFolder):
     """The trash of these directories: some of what it holds lay elsewhere."""
 
-    def _restore(self, home: int, name: str, device: int, root: int, ref: TrashRef) -> Restored:
-        with ExitStack() as stack:
-            trash = stack.enter_context(fs.directory_in(home, name, device))
-            item = stack.enter_context(fs.directory_in(trash, ref, device))
-            try:
-                label = self._label(item)
-                place = stack.enter_context(fs.directory_in(item, LEAF, device))
-            except (FileNotFoundError, ValueError):
-                return Restored(ref, None, "its label is damaged")
-            here = stack.enter_context(fs.root_to_change(label.leaf))[0] if label.leaf else root
-            try:
-                # Over an empty directory it goes, over no other.
-                os.rename(label.slot, label.slot, src_dir_fd=place, dst_dir_fd=here)
-            except OSError as error:
-                if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
-                    return Restored(ref, None, f"something is in its place ({label.key}): move that away first")
-                raise
-            self.drop(trash, ref, device)
-            return Restored(ref, label.key)
+    def put_back(self, stack: ExitStack, label: Label, place: int, root: int) -> tuple[EntryKey | None, str]:
+        here = stack.enter_context(fs.root_to_change(label.leaf))[0] if label.leaf else root
+        try:
+            # Over an empty directory it goes, over no other.
+            os.rename(label.slot, label.slot, src_dir_fd=place, dst_dir_fd=here)
+        except OSError as error:
+            if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                return None, f"something is in its place ({label.key}): move that away first"
+            raise
+        return label.key, ""
 
 
 TRASH: Final = _Trash(".xpucached.trash", (FOLDER,), _is_place, lambda _name: True)

@@ -332,24 +332,24 @@ class TrashFolder:
                 place = stack.enter_context(fs.directory_in(item, LEAF, device))
             except (FileNotFoundError, ValueError):
                 return Restored(ref, None, "its label is damaged")
-            torn = _torn(label, self.statuses(place, label))
-            if torn is not None:
-                # Cut short, it may be worse for programs than none.
-                return Restored(ref, None, torn)
-            here = root
-            for part in filter(None, label.leaf.split("/")):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, label.mode | 0o700, dir_fd=here)
-                here = stack.enter_context(fs.directory_in(here, part, device))
-            with self.place(here, place, label) as slot:
-                # The first file to go is that with which an entry is found: it comes back last.
-                for suffix in (*self.suffixes[1:], *self.suffixes[:1]) if slot is not None else ():
-                    if suffix in label.files:
-                        _move(place, label.slot, here, slot or "", suffix)
-            self.drop(trash, ref, device)
+            key, why = self.put_back(stack, label, place, root)
+            if key is not None:
+                self.drop(trash, ref, device)
+            return Restored(ref, key, why)
+
+    def put_back(self, stack: ExitStack, label: Label, place: int, root: int) -> tuple[EntryKey | None, str]:
+        """Move an entry's files out of a leaf of the trash; give its key, or none if they stay.  Raises OSError."""
+        if (torn := _torn(label, self.statuses(place, label))) is not None:
+            # Cut short, it may be worse for programs than none.
+            return None, torn
+        here = folders.below(stack, root, filter(None, label.leaf.split("/")), label.mode | 0o700)
+        with self.place(here, place, label) as slot:
             if slot is None:
-                return Restored(ref, label.key, "a program has made it again meanwhile")
-        return Restored(ref, EntryKey(f"{label.leaf}/{slot}" if label.leaf else slot))
+                return label.key, "a program has made it again meanwhile"
+            # The first file to go is that with which an entry is found: it comes back last.
+            for suffix in (one for one in (*self.suffixes[1:], *self.suffixes[:1]) if one in label.files):
+                _move(place, label.slot, here, slot, suffix)
+        return EntryKey(f"{label.leaf}/{slot}" if label.leaf else slot), ""
 
 
 Present = Mapping[str, os.stat_result]

@@ -26,7 +26,7 @@ def revoked(context: Context) -> tuple[Evict, ...]:
     found = context.catalog.read(revoked_entries, known.digests)
     _note(context, Counter(came for _, came in found))
     if known.doubt:
-        hint = "correct the file: one digest a line, behind a # what you like; nobody else may write it"
+        hint = "correct the file: one digest a line, behind a # what you like; nobody else may write it or its folder"
         context.problems.note(Problem("revocations-unknown", f"{known.doubt}; no key counts", hint))
     else:
         context.problems.clear("revocations-unknown")

@@ -25,7 +25,7 @@ def test_all_folders_together_say_what_is_revoked(tmp_path: Path) -> None:
     assert revocations((first, second)) == Revocations(frozenset({ONE, TWO}))
 
 
-@pytest.mark.parametrize("wrong", ["line", "mode", "folder", "link", "directory", "file"])
+@pytest.mark.parametrize("wrong", ["line", "mode", "folder", "taken away", "link", "directory", "file"])
 def test_what_cannot_be_read_is_unknown_and_the_rest_counts(tmp_path: Path, wrong: str) -> None:
     folder, good = tmp_path / "trust.d", tmp_path / "good"
     for one in (folder, good):
@@ -36,8 +36,10 @@ def test_what_cannot_be_read_is_unknown_and_the_rest_counts(tmp_path: Path, wron
             (folder / "revoked").write_text(f"{TWO}\nrelease\n")
         case "mode":
             (folder / "revoked").chmod(0o666)
-        case "folder":
+        case "folder" | "taken away":
             folder.chmod(0o777)
+            if wrong == "taken away":  # by one of those who may
+                (folder / "revoked").unlink()
         case "link":
             (folder / "revoked").unlink()
             (folder / "revoked").symlink_to(tmp_path / "nowhere")

@@ -29,7 +29,7 @@ from xpucached.domain.plans import CompilerSpec, NoRecipe, Recipe
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
 from xpucached.domain.targets import Target
-from xpucached.kinds import fs, listing, removal
+from xpucached.kinds import folders, fs, listing, removal
 from xpucached.kinds.neo import counting, discovery, layout, level_zero, recorder, soundness, trace
 from xpucached.kinds.neo.targets import NAME, is_opencl
 
@@ -185,12 +185,8 @@ def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | Non
     *above, name = key.split("/")
     directory_mode, file_mode = (int(recipe.facts[one], 8) for one in (_DIRECTORY_MODE, _FILE_MODE))
     with contextlib.ExitStack() as stack:
-        root, status = stack.enter_context(fs.root_to_change(os.fspath(into or recipe.entry.store.root)))
-        here = root
-        for part in above:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, directory_mode, dir_fd=here)
-            here = stack.enter_context(fs.directory_in(here, part, status.st_dev))
+        root, _ = stack.enter_context(fs.root_to_change(os.fspath(into or recipe.entry.store.root)))
+        here = folders.below(stack, root, above, directory_mode)
         if listing.exists(here, name):
             return None
         # Called as the driver calls what it writes, so that what a death leaves is known, and goes.
