@@ -308,7 +308,7 @@ def test_every_room_on_the_map_is_there() -> None:
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
-        ("xpucached.domain", "import xpucached.errors", "domain (floor 0) must not know errors (floor 1)"),
+        ("xpucached.domain", "import xpucached.codec", "domain (floor 0) must not know codec (floor 1)"),
         ("xpucached.planning", "from xpucached import catalog", "must not know catalog"),
         ("xpucached.planning", "from xpucached.catalog import Catalog", "must not know catalog"),
         ("xpucached.planning", "from .catalog import Catalog", "must not know catalog"),

@@ -13,8 +13,11 @@ from xpucached.errors import DiskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Protocol
 
-    from _typeshed import SupportsWrite
+    class _Writable(Protocol):
+        def write(self, text: str, /) -> object: ...
+
 
 _BROKEN_PIPE: Final = 141
 """As a shell reports a program that a signal ended: 128 and the signal's number."""
@@ -51,6 +54,6 @@ def _end_stdout() -> None:
 class OptionParser(argparse.ArgumentParser):
     """Reads a command line, and says of its help and version if they cannot be written."""
 
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+    def _print_message(self, message: str, file: _Writable | None = None) -> None:
         # The original keeps to itself that nothing could be written.
         (file or sys.stderr).write(message)

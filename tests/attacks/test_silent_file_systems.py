@@ -13,7 +13,7 @@ import pytest
 from tests.flow.test_upkeep import settled
 from tests.support import silent_filesystem
 from tests.support.builders import SyclStore
-from xpucached import deadlines
+from xpucached import deadlines, mounts
 from xpucached.api.requests import AddModel
 from xpucached.catalog import Catalog
 from xpucached.catalog.models import add_model, find_model
@@ -178,6 +178,35 @@ def test_only_so_many_questions_wait_for_ever() -> None:
     with pytest.raises(TimeoutError):
         deadlines.ask("another", lambda: 1, 10.0)
     answer.set()
-    for thread in list(deadlines._stuck.values()):
+    for thread, _ in list(deadlines._stuck.values()):
         thread.join()
     assert deadlines.ask("another", lambda: 1, 10.0) == 1
+
+
+def test_many_stores_of_one_silent_file_system_leave_room_for_others(
+    away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "_SHARE", 2)
+    monkeypatch.setattr(deadlines, "SECONDS", 3.0)
+    with silent_filesystem.mounted(tmp_path / "second") as second:
+        for number in range(deadlines._MOST + 1):
+            place = away / f"{number}"
+            link = tmp_path / f"{number}"
+            link.symlink_to(place)
+            for asked in (place, link, ("driver", ("LD_LIBRARY_PATH", f"/usr/lib:{place}"))):
+                with pytest.raises(TimeoutError):
+                    deadlines.ask(asked, place.stat)
+        assert [device for _, device in deadlines._stuck.values()] == [device_of(away)] * 2
+        # Another one is known by its own silence.
+        with pytest.raises(TimeoutError):
+            deadlines.ask(second / "store", (second / "store").stat)
+        assert {device for _, device in deadlines._stuck.values()} == {device_of(away), device_of(second)}
+    monkeypatch.setattr(deadlines, "SECONDS", 60.0)
+    for number in range(deadlines._MOST + 1):
+        assert deadlines.ask(tmp_path / f"here {number}", lambda: 7) == 7
+    assert deadlines.ask("something else", lambda: 7) == 7
+
+
+def device_of(place: Path) -> str:
+    """Return the number of the file system that is mounted there, without a question to it."""
+    return mounts.mounted()[str(place)].device

@@ -19,10 +19,11 @@ import pytest
 
 from tests.support.runtimes import Runtime
 from tests.support.users import NOBODY
+from xpucached import mounts
 from xpucached.domain.stores import EntryState, FoundStore, Scan, Store, StoreOrigin
 from xpucached.errors import SettingsError
 from xpucached.kinds import sycl
-from xpucached.settings import loading, mounts
+from xpucached.settings import loading
 
 SELF: Final = {"rootless": "--map-root-user", "keep-id": "--map-user=1234"}
 """Who the program is in its container; to the kernel it is the same user each time."""
@@ -167,8 +168,9 @@ def test_a_network_file_system_is_known(path: str, kind: str, tmp_path: Path, mo
 
 
 def test_the_kernel_s_list_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mounts._kind(Path("/proc/self/not-there/yet"), mounts._MOUNTS) == "proc"
-    monkeypatch.setattr(mounts, "_NETWORK", frozenset({mounts._kind(tmp_path, mounts._MOUNTS)}))
+    found = mounts.mounted()
+    assert mounts.at("/proc/self/not-there/yet", found).kind == "proc"
+    monkeypatch.setattr(mounts, "_NETWORK", frozenset({mounts.at(os.fspath(tmp_path), found).kind}))
 
     assert mounts.network(tmp_path / "not" / "there")
 

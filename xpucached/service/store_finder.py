@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from xpucached import deadlines
+from xpucached import deadlines, mounts
 from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import Problem, Process
@@ -33,7 +33,6 @@ from xpucached.service.owners import (
     unreadable,
 )
 from xpucached.service.survey import runtimes_of
-from xpucached.settings import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

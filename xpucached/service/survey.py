@@ -220,7 +220,8 @@ class Surveyor:
         leading = {name: named[name] for name in LEADING if named.get(name)}
         try:
             files = deadlines.ask(
-                ("driver", model.name), lambda: driver_files({**named, **leading, **_beside(model, leading)})
+                ("driver", model.workload.program, *sorted(leading.items())),
+                lambda: driver_files({**named, **leading, **_beside(model, leading)}),
             )
         except TimeoutError:
             return frozenset()

@@ -13,9 +13,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from xpucached import sockets
+from xpucached import mounts, sockets
 from xpucached.errors import SettingsError, guess
-from xpucached.settings import Settings, mounts
+from xpucached.settings import Settings
 from xpucached.settings.keys import PREFIX, SECTIONS, keys
 from xpucached.settings.sections import Paths
 from xpucached.settings.toml import TOLD, ConfigMistake, Toml, read, refuse

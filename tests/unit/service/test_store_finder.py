@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import catalogs
 from tests.support.builders import SyclStore
-from xpucached import deadlines
+from xpucached import deadlines, mounts
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.domain.models import Model, Workload
@@ -29,7 +29,7 @@ from xpucached.service import owners, store_finder
 from xpucached.service.context import Context
 from xpucached.service.scan import StoreScanner
 from xpucached.service.store_finder import StoreFinder
-from xpucached.settings import loading, mounts
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

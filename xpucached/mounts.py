@@ -1,0 +1,95 @@
+"""On which file system a path lies, and of which kind that is, by the kernel's list of mounts."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_NETWORK: Final = frozenset(
+    {
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"),
+        *("ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"),
+        *("fuse.ceph", "fuse.ceph-fuse", "fuse.cephfs", "fuse.cvmfs2", "fuse.davfs", "fuse.glusterfs", "fuse.juicefs"),
+        *("fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
+    }
+)
+"""As the kernel names them: what several hosts can have mounted at once."""
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+
+_LINKS: Final = 40
+"""As many links as the kernel follows on one way."""
+
+
+class Mount(NamedTuple):
+    """A line of that list."""
+
+    device: str  #: its number, the same for all places where this file system is mounted
+    kind: str  #: of file system
+
+
+_NONE: Final = Mount("", "")
+
+
+def mounted(mounts: Path = _MOUNTS) -> dict[str, Mount]:
+    """Return what is mounted, by place."""
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return {}
+    found: dict[str, Mount] = {}
+    for line in text.splitlines():
+        head, _, tail = line.partition(" - ")
+        fields = head.split(" ")
+        if len(fields) < 5 or not tail:  # noqa: PLR2004 - the fifth is the place
+            continue
+        place = fields[4]
+        if "\\" in place:
+            place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place)
+        # The last of several that are mounted in one place hides the others.
+        found[place] = Mount(fields[2], tail.split(" ")[0])
+    return found
+
+
+def at(path: str, found: Mapping[str, Mount]) -> Mount:
+    """Return on which of these mounts a path lies, links resolved."""
+    while path not in found and len(path) > 1:
+        path = path.rpartition("/")[0] or "/"
+    return found.get(path, _NONE)
+
+
+def way(path: str) -> Iterator[str]:
+    """Yield the steps of the way to a path, links resolved, each before its file system is asked what it is."""
+    left, here, links = path.split("/")[::-1], "/", _LINKS
+    while left and links:
+        part = left.pop()
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            here = here.rpartition("/")[0] or "/"
+            continue
+        step = f"{here.rstrip('/')}/{part}"
+        yield step
+        try:
+            target = os.readlink(step)  # noqa: PTH115 - a text, as the steps are
+        except (OSError, ValueError):
+            here = step
+            continue
+        links -= 1
+        here = "/" if target.startswith("/") else here
+        left += target.split("/")[::-1]
+
+
+def network(path: Path, mounts: Path = _MOUNTS) -> str:
+    """Return the kind of network file system on which a path lies, or would lie if it were made; empty if on none."""
+    # A directory that is not there yet will be made where the nearest one above it lies.
+    there = os.path.realpath(path)
+    while not os.path.exists(there) and there != "/":  # noqa: PTH110 - Path.exists raises where nobody may look
+        there = os.path.dirname(there)  # noqa: PTH120 - text, as the kernel's list is
+    kind = at(there, mounted(mounts)).kind
+    return kind if kind in _NETWORK else ""
