@@ -9,6 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,15 +18,21 @@ import pytest
 from tests.flow.test_bundles import KERNELS, compiled, content
 from tests.flow.test_daemon import driven
 from tests.support import bundles, registries
+from tests.support.builders import SyclStore
 from tests.support.daemons import daemon
 from xpucached.bundle import trust
 from xpucached.bundling.__main__ import carry_out
 from xpucached.bundling.merging import merge
 from xpucached.bundling.registries import push
+from xpucached.catalog import Catalog
+from xpucached.catalog.builds import record_import
+from xpucached.catalog.entries import all_entries
 from xpucached.domain.bundles import (
+    BundleSource,
     ExportBundle,
     FetchBundles,
     FetchReport,
+    MadeEntry,
     MakeKey,
     MergeBundles,
     PushBundle,
@@ -153,7 +161,8 @@ def test_a_daemon_takes_what_lies_there_before_it_compiles(
     keys.mkdir(parents=True)
 
     with daemon(home, short_dir) as host:
-        driven(host, real, tmp_path / "driver", f"[bundles]\nfolder = '{folder}'\n")
+        # Only what is asked for is done at once.
+        driven(host, real, tmp_path / "driver", f"[bundles]\nfolder = '{folder}'\n[schedule]\nsettle = '60s'\n")
         host.start()
         # Of whom nobody trusts nothing is taken, not even recipes; what cannot be read is told.
         host.until(lambda: f"{folder}/bad: " in str(host.ask("status")["problems"]))
@@ -170,6 +179,34 @@ def test_a_daemon_takes_what_lies_there_before_it_compiles(
         assert (told["fields"]["published"], told["fields"]["rebuilt"]) == (str(len(KERNELS)), "0")  # type: ignore[index]
         host.until(lambda: "bundles" not in str(host.ask("status")["problems"]))
         _revoked(host, keys, str(told["fields"]["bundle"]))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_is_revoked_goes_as_soon_as_that_is_written(home: Path, short_dir: Path, *, there: bool) -> None:
+    digest, keys = f"sha256:{'1' * 64}", home / ".config/xpucached/trust.d"
+    store = SyclStore(home / ".cache/xpucached/sycl")
+    for number in range(3):
+        store.add(f"kernel{number}")
+    with daemon(home, short_dir) as host:
+        host.start()
+        host.end()
+        with closing(Catalog.open(host.state / "catalog.sqlite")) as catalog:
+            came = [
+                MadeEntry(one.id.store.kind, one.id.store.root, one.id.key, one.digest or "", "", 0.0, 0)
+                for one in sorted((one.entry for one in catalog.read(all_entries)), key=lambda one: one.id)[:2]
+            ]
+            catalog.write(record_import, came, digest, BundleSource(), datetime.now(UTC))
+        if there:
+            keys.mkdir()
+        host.start()
+        assert len(host.rows("ls")) == 3
+        # No look is asked for, and the next one by itself is hours away.
+        if not there:
+            keys.mkdir()
+        (keys / "revoked").write_text(f"{digest}\n")
+        host.until(lambda: len(host.rows("ls")) == 1)
+        assert [one["reason"] for one in host.rows("trash", "list")] == ["revoked"] * 2
+        host.until(lambda: "revo" not in str(host.ask("status")["problems"]))
 
 
 def _revoked(host: Daemon, keys: Path, digest: str) -> None:

@@ -17,7 +17,7 @@ from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDe
 
 from tests import REPOSITORY
 from xpucached.domain.activity import WatchMode
-from xpucached.domain.triggers import DriverChanged, EventsLost, ModelsChanged, StoreChanged
+from xpucached.domain.triggers import DriverChanged, EventsLost, KeysChanged, ModelsChanged, StoreChanged
 from xpucached.host import drivers
 from xpucached.host.roots import HostRoots
 from xpucached.watch import inotify, places
@@ -199,6 +199,28 @@ def test_a_swapped_link_in_a_driver_directory_posts(watcher: Watcher, wakes: Wak
     (place / "next").rename(place / "driver")
 
     assert wakes.next() == DriverChanged()
+
+
+@pytest.mark.parametrize("how", ["written", "replaced", "removed", "first"])
+def test_a_folder_of_keys_that_changes_posts(how: str, watcher: Watcher, wakes: Wakes, tmp_path: Path) -> None:
+    place = tmp_path / "configuration" / "trust.d"
+    if how != "first":
+        place.mkdir(parents=True)
+        (place / "revoked").write_text("")
+    (tmp_path / "fresh").write_text("")
+    watcher.watch([], [], [], keys=[place])
+    wakes.clear()
+
+    match how:
+        case "written":
+            (place / "revoked").write_text("more")
+        case "replaced":
+            (tmp_path / "fresh").rename(place / "revoked")
+        case "removed":
+            (place / "revoked").unlink()
+        case _:
+            place.mkdir(parents=True)
+    assert wakes.next() == KeysChanged()
 
 
 @pytest.mark.parametrize("how", ["written", "replaced", "removed"])

@@ -5,6 +5,7 @@ Read by whoever asks, without a library: a daemon needs to know it of what came 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
@@ -21,6 +22,8 @@ REVOKED: Final = "revoked"
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LARGEST: Final = 1 << 20
+_MOST: Final = 4096
+"""Files of a folder that are told from others."""
 _WRITABLE: Final = 0o022
 
 
@@ -101,6 +104,26 @@ def _revoked(folder: int) -> frozenset[str]:
         if digest:
             found.add(digest)
     return frozenset(found)
+
+
+def state_of(folder: Path) -> tuple[object, ...]:
+    """Return what is another when a file in a folder was written, also in its place; empty if there is none."""
+    files: list[tuple[str, int, int, int]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for one in itertools.islice(entries, _MOST):
+                try:
+                    status = one.stat()
+                except OSError:
+                    # A link that leads nowhere hides no other file.
+                    files.append((one.name, 0, 0, 0))
+                else:
+                    files.append((one.name, status.st_ino, status.st_size, status.st_ctime_ns))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        return (error.errno,)
+    return tuple(sorted(files))
 
 
 def open_to_others(found: os.stat_result) -> str:

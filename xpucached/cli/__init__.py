@@ -8,7 +8,6 @@ comes in only while somebody watches a job.
 
 from __future__ import annotations
 
-import os
 import sys
 
 from xpucached import __version__
@@ -22,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; gives the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     if sys.stdout is None:
+        import os  # noqa: PLC0415 - hardly anybody has to wait for it
+
         # It was closed: whatever is printed is not written, and no file that is opened takes its number.
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     if [*argv] == ["--version"]:

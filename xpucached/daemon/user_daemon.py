@@ -235,11 +235,11 @@ class Daemon:
         stores = list(places) or [status.store for status in await self._service.context.read(all_stores)]
         stores = await asyncio.to_thread(watching.answering, stores)
         drivers = await asyncio.to_thread(watching.driver_places, self._service.surveyor.watched())
-        models = [self._settings.paths.models, self._settings.file.parent]
-        models += [self._settings.host_models] if self._settings.host_models else []
+        config = self._settings
+        others = watching.model_folders(config), watching.means(config), config.key_folders
         # What does not answer all the same holds up the watching, and not the looks.
         try:
-            watch = functools.partial(self._watcher.watch, stores, drivers, models, watching.means(self._settings))
+            watch = functools.partial(self._watcher.watch, stores, drivers, *others)
             await asyncio.to_thread(deadlines.ask, "watch", watch, _WATCHING)
         except TimeoutError as error:
             raise HostError("a directory that is to be watched does not answer", hint="see: findmnt") from error

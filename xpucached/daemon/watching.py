@@ -34,6 +34,11 @@ def answering(stores: Iterable[Path]) -> list[Path]:
     return [root for root in stores if owners.answers(root)]
 
 
+def model_folders(config: Settings) -> list[Path]:
+    """Return where files lie that say what models there are."""
+    return [config.paths.models, config.file.parent, *([config.host_models] if config.host_models else [])]
+
+
 def means(config: Settings) -> WatchOptions:
     """Return how the configuration lets changes be noticed."""
     watch_socket = config.watch.socket if config.watch.mode == "auto" else None

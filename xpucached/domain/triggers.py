@@ -25,6 +25,10 @@ class ModelsChanged(Struct, frozen=True):
     """A model file may have changed, or a model was registered."""
 
 
+class KeysChanged(Struct, frozen=True):
+    """A key that signs bundles, or what is revoked, may have changed."""
+
+
 class Periodic(Struct, frozen=True):
     """The periodic look."""
 
@@ -33,4 +37,4 @@ class EventsLost(Struct, frozen=True):
     """Something may have happened anywhere, and the watcher was not told."""
 
 
-Trigger = Started | DriverChanged | StoreChanged | ModelsChanged | Periodic | EventsLost
+Trigger = Started | DriverChanged | StoreChanged | ModelsChanged | KeysChanged | Periodic | EventsLost

@@ -77,7 +77,7 @@ class SavedState(Struct, frozen=True):
     users: tuple[UserStatus, ...] = ()
     owed: tuple[int, ...] = ()  #: whom it had yet to wake
     named: Mapping[ModelName, str] = {}  #: whose the models of the host's directory are
-    staged: str = ""  #: digest of what lies here of drivers that are not installed
+    staged: str = ""  #: what tells of what lies here of drivers that are not installed, and of keys
 
     def of(self) -> Mapping[int, UserStatus]:
         """Return the users by their numbers."""

@@ -30,8 +30,8 @@ from xpucached.domain.jobs import Job
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatus, WorkerState
 from xpucached.errors import Conflict, Denied, NotFound, suggest
-from xpucached.host import driver_stamp, staged
-from xpucached.hostd import units, user_client
+from xpucached.host import driver_stamp
+from xpucached.hostd import stamps, units, user_client
 from xpucached.hostd.known_users import KnownUsers
 from xpucached.hostd.sentences import failure, files_silent, stranger
 from xpucached.hostd.state import StateFile
@@ -245,17 +245,17 @@ class HostDaemon:
             self._known.owe(lambda one: one.matters)
 
     async def _look_ahead(self) -> None:
-        """See whether another driver lies here that is not installed yet: workers can prepare for it."""
-        look = functools.partial(staged.stamp, self.settings.driver.staged)
+        """See whether another driver lies here that is not installed yet, or another word on whose bundles count."""
+        look = functools.partial(stamps.beside, self.settings.driver.staged)
         try:
             found = await asyncio.to_thread(deadlines.ask, "staged", look, _COMPARING)
         except OSError as error:
-            log.warning("what was downloaded cannot be looked at: %s", error)
+            log.warning("what was downloaded, or which keys there are, cannot be looked at: %s", error)
             return
         if found != self._staged:
             self._staged = found
             self._known.changed.set()
-            log.info("packages or images of drivers lie here that were not here before, or went")
+            log.info("packages or images of drivers, or keys of bundles, are here that were not here before, or went")
             self._known.owe(lambda one: one.matters)
 
     async def _dismiss(self) -> None:

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from xpucached.catalog.stores import all_stores
-from xpucached.domain.triggers import DriverChanged, ModelsChanged, Periodic, Started, StoreChanged
+from xpucached.domain.triggers import DriverChanged, KeysChanged, ModelsChanged, Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError
 from xpucached.service import automatic, deriving, predicting
 from xpucached.service.paths import real_paths
@@ -95,6 +95,9 @@ class Reconciler:
         began, notices = context.clock(), context.notices
         triggers = frozenset(triggers)
         kinds = {type(trigger) for trigger in triggers}
+        if KeysChanged in kinds:
+            # No look is needed for that, nor is the end of what is under way waited for.
+            self._upkeep.revoke()
         whole = renewed or bool(kinds & {Started, DriverChanged, Periodic})  # a new catalog knows no store yet
         async with context.locks.looking:
             if whole or ModelsChanged in kinds:

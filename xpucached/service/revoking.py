@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.bundle.revocations import revocations
 from xpucached.catalog.builds import revoked_entries
-from xpucached.domain.bundles import HOST_KEYS
 from xpucached.domain.host import Problem
 from xpucached.domain.plans import Evict, EvictReason
 from xpucached.domain.stores import UNSETTLED
@@ -21,8 +20,7 @@ _NAMED: Final = 3
 
 def revoked(context: Context) -> tuple[Evict, ...]:
     """Return what is to go because it is revoked, whatever else would keep it; and note it as a problem.  Blocks."""
-    own = context.settings.file.parent / HOST_KEYS.name
-    known = revocations(dict.fromkeys((HOST_KEYS, own)))
+    known = revocations(context.settings.key_folders)
     found = context.catalog.read(revoked_entries, known.digests)
     _note(context, Counter(came for _, came in found))
     if known.doubt:

@@ -8,15 +8,15 @@ That may take hours, so it is done in turns, between which goes whatever else ch
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, messages
+from xpucached.bundle.revocations import state_of
 from xpucached.catalog.builds import record_import
-from xpucached.domain.bundles import HOST_KEYS, ImportBundle, ImportReport
+from xpucached.domain.bundles import ImportBundle, ImportReport
 from xpucached.errors import WrongHost, XpucachedError
 from xpucached.processes import child, polling
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _MOST: Final = 64
 """Bundles in the folder that are looked at."""
-_MOST_KEYS: Final = 4096
 _LARGEST: Final = 64 << 20
 _TURN: Final = 60.0
 """Seconds after which no further program or recipe of a bundle is begun before others had their turn."""
@@ -56,10 +55,7 @@ class BundleTaker:
 
     def trusted(self) -> tuple[object, ...]:
         """Return what is another when another key, or revocation, is there.  Blocks."""
-        return tuple(_state_of(one) for one in self._keys())
-
-    def _keys(self) -> tuple[Path, Path]:
-        return HOST_KEYS, self._context.settings.file.parent / HOST_KEYS.name
+        return tuple(state_of(one) for one in self._context.settings.key_folders)
 
     async def take(self) -> None:
         """Take in what is new, or was not for this driver, for a turn.  Raises what was wrong with one, at the end."""
@@ -67,7 +63,7 @@ class BundleTaker:
         if not bundles.take or not host.offered:
             self._begun = {}
             return
-        found, trusted = await asyncio.to_thread(_lying, bundles.folder, *self._keys())
+        found, trusted = await asyncio.to_thread(_lying, bundles.folder, *self._context.settings.key_folders)
         # What is refused is so until it, the driver, or whom we trust is another.
         due = {(*key, trusted, host.drivers_met): path for key, path in found.items()}
         self._begun = {key: number for key, number in self._begun.items() if key in due}
@@ -117,24 +113,6 @@ class BundleTaker:
         return report.next
 
 
-def _state_of(folder: Path) -> tuple[object, ...]:
-    """Return what is another when a file in a folder was written, also in its place."""
-    files: list[tuple[str, int, int, int]] = []
-    try:
-        with os.scandir(folder) as entries:
-            for one in itertools.islice(entries, _MOST_KEYS):
-                try:
-                    status = one.stat()
-                except OSError:
-                    # A link that leads nowhere hides no other file.
-                    files.append((one.name, 0, 0, 0))
-                else:
-                    files.append((one.name, status.st_ino, status.st_size, status.st_ctime_ns))
-    except OSError as error:
-        return (error.errno,)
-    return tuple(sorted(files))
-
-
 def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], tuple[object, ...]]:
     """Return the bundles in a folder, and what tells each from others under its name; and how folders of keys stand."""
     found: dict[tuple[object, ...], Path] = {}
@@ -149,7 +127,7 @@ def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], t
         except OSError:
             continue
         found[name, status.st_ino, status.st_mtime_ns] = folder / name
-    return found, tuple(_state_of(one) for one in keys)
+    return found, tuple(state_of(one) for one in keys)
 
 
 def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Event) -> ImportReport | None:

@@ -63,6 +63,8 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
+        self._revoking: asyncio.Task[None] | None = None
+        self._one_revokes = asyncio.Lock()
         self._again = False
         self._evict_due = False
         self._replay_due = False
@@ -85,12 +87,22 @@ class Upkeep:
     async def heed(self) -> None:
         """Do what is due, soon, if other keys or revocations are there than when it was done last."""
         if await asyncio.to_thread(self._taker.trusted) != self._trusted or await self._evictor.revoked():
+            self.revoke()
             self.begin(whole=False)
+
+    def revoke(self) -> None:
+        """Take out what is revoked, soon: it waits for who changes entries just now, and not for all that is due."""
+        if self._revoking is None or self._revoking.done():
+            self._revoking = asyncio.create_task(self._revoke(), name="revoke")
 
     @property
     def busy(self) -> bool:
         """Whether something is done, or waits until it may be."""
-        return any(task is not None and not task.done() for task in (self._task, self._waiting, self._preparing))
+        return any(task is not None and not task.done() for task in self._tasks)
+
+    @property
+    def _tasks(self) -> tuple[asyncio.Task[None] | None, ...]:
+        return self._task, self._waiting, self._preparing, self._revoking
 
     def due(self, model: ModelStatus) -> str:
         """Say when a model that was just registered is warmed without being asked for; empty if it need not be."""
@@ -110,7 +122,7 @@ class Upkeep:
     async def stop(self) -> None:
         """Begin nothing more."""
         self._again = False
-        for task in (self._task, self._waiting, self._preparing):
+        for task in self._tasks:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
@@ -141,7 +153,7 @@ class Upkeep:
         Whoever revokes it has asked for that, so neither the policy nor the clock is.
         """
         self._trusted = await asyncio.to_thread(self._taker.trusted)
-        async with self._parts.part(automatic.REVOKE):
+        async with self._one_revokes, self._parts.part(automatic.REVOKE):
             if await self._evictor.revoked():
                 await self._do(automatic.REVOKE, self._evictor.work(reasons=(EvictReason.REVOKED,)))
                 await self._evictor.revoked()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from xpucached.domain.bundles import HOST_KEYS
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Policy
 from xpucached.domain.throttling import ThrottlePolicy
@@ -36,6 +37,11 @@ class Settings(Struct, frozen=True):
     """Where an administrator says what models users have; None if that is not for us."""
     shown: Mapping[str, str] = field(default_factory=dict)
     """Every key as ``section.key``, with its value and in brackets where that comes from."""
+
+    @property
+    def key_folders(self) -> tuple[Path, ...]:
+        """Where keys lie whose bundles count here, and what is revoked: the host's, and our own."""
+        return tuple(dict.fromkeys((HOST_KEYS, self.file.parent / HOST_KEYS.name)))
 
     def managed(self, kind: KindName) -> Path:
         """Return where our own store of a kind is."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached.domain.triggers import DriverChanged, ModelsChanged, StoreChanged
+from xpucached.domain.triggers import DriverChanged, KeysChanged, ModelsChanged, StoreChanged
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -43,13 +43,17 @@ def identity(place: Path) -> tuple[int, int] | None:
 
 
 def places(
-    stores: Iterable[Path], drivers: Iterable[Path], models: Iterable[Path], whole: Collection[Path]
+    stores: Iterable[Path],
+    drivers: Iterable[Path],
+    models: Iterable[Path],
+    keys: Iterable[Path],
+    whole: Collection[Path],
 ) -> Iterator[tuple[Path, Interest]]:
     """Give the directories to listen at, links resolved, and for what; ``whole`` are the stores heard of otherwise.
 
     What matters most comes first: there may be more than are listened at.
     """
-    for trigger, directories in ((DriverChanged(), drivers), (ModelsChanged(), models)):
+    for trigger, directories in ((KeysChanged(), keys), (DriverChanged(), drivers), (ModelsChanged(), models)):
         for directory in directories:
             place = resolved(directory)
             if is_directory(place):

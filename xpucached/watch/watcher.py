@@ -1,4 +1,4 @@
-"""Notice what happens in the stores, and at the driver and the model files, by the best means there is."""
+"""Notice what happens in the stores, and at the driver, the model files and keys, by the best means there is."""
 
 from __future__ import annotations
 
@@ -108,8 +108,9 @@ class Watcher:
         drivers: Iterable[Path],
         models: Iterable[Path],
         options: WatchOptions | None = None,
+        keys: Iterable[Path] = (),
     ) -> None:
-        """Watch these and nothing else: the roots of stores, and directories of the driver and of model files.
+        """Watch these and nothing else: the roots of stores, and directories of the driver, of model files and of keys.
 
         With ``options``, by these means from now on.
 
@@ -126,7 +127,7 @@ class Watcher:
             fresh = self._cover(stores)
             whole = {place for place, one in self._covered.items() if isinstance(one, WatchCoverage) and one.names}
             wanted: dict[Path, set[Interest]] = {}
-            for place, interest in places(stores, drivers, models, whole):
+            for place, interest in places(stores, drivers, models, keys, whole):
                 wanted.setdefault(place, set()).add(interest)
             if self._options.inotify:
                 new, why = self._inotify.set({place: frozenset(some) for place, some in wanted.items()})

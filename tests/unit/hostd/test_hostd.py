@@ -1043,6 +1043,35 @@ def test_a_driver_that_was_downloaded_wakes_whom_it_concerns_once(
     assert set(again._known.owed) == set()
 
 
+def test_a_key_that_is_revoked_for_all_wakes_whom_it_concerns_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._known.said = {
+        2: UserStatus("empty", 2, seen=api_stub.NOW),
+        3: UserStatus("x", 3, seen=api_stub.NOW, entries=1),
+    }
+    one._stamp = "a"
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "a")
+    monkeypatch.setattr(staged, "stamp", lambda _patterns: "")
+    monkeypatch.setattr("xpucached.hostd.stamps.HOST_KEYS", tmp_path / "trust.d")
+
+    async def work() -> None:
+        await one._compare()
+        (tmp_path / "trust.d").mkdir()
+        await one._compare()
+        assert set(one._known.owed) == set()
+        for text in ("first", "second"):
+            (tmp_path / "trust.d/revoked").write_text(text)
+            await one._compare()
+            assert (one._changed, set(one._known.owed)) == (None, {3})
+            one._known.owed.forget(3)
+            await one._compare()
+            assert set(one._known.owed) == set()
+
+    go(one, work)
+
+
 def test_whose_a_model_is(tmp_path: Path) -> None:
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     me = pwd.getpwuid(OURS).pw_name
