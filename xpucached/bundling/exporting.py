@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _TWICE: Final = "another slot of the same program travels"
 _ELSEWHERE: Final = "it is for another driver than the installed one"
+_REVOKED: Final = "what it came with is revoked here"
 _OWN_OPTIONS: Final = "its build options may say something of this host"
 
 
@@ -48,7 +49,7 @@ class _Export:
         self._chosen = chosen
         self._progress = progress
         self._how: Compression = order.compression or packing.usual()
-        self.skipped: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter({_REVOKED: chosen.revoked} if chosen.revoked else {})
         self.recipe_count = 0
         self._packed: dict[EntryId, RecipeLine] = {}  #: the recipes of the programs that travel
         self._inputs: dict[str, tuple[int, int]] = {}  #: where in the file of inputs each lies, by digest
@@ -192,7 +193,7 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
         layout = stack.enter_context(LayoutWriter(order.dest))
         asking = None if order.recipes_only else stack.enter_context(_meanwhile(order, settings))
         chosen = stack.enter_context(sources.selected(order, settings))
-        if not chosen.entries:
+        if not chosen.entries and not chosen.revoked:
             origin = " --origin rebuilt" if order.made_here else ""
             raise NotFound("no entry matches: there is nothing to export", hint=f"see: xpucachectl ls{origin}")
         export_ = stack.enter_context(contextlib.closing(_Export(order, layout, chosen, progress)))

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from xpucached.bundle.revocations import revocations
+from xpucached.bundling.signing import key_folders
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
 from xpucached.domain.targets import Origin
-from xpucached.errors import Denied, NotFound, RequestError
+from xpucached.errors import Conflict, Denied, NotFound, RequestError
 from xpucached.kinds import table
 from xpucached.kinds.table import KINDS
 
@@ -33,6 +35,7 @@ class Selected(Struct, frozen=True):
     entries: tuple[Entry, ...]
     recipe: Callable[[Entry], Recipe | NoRecipe]
     models: Mapping[Entry, tuple[str, ...]]
+    revoked: int = 0  #: of what was asked for; they are not among the entries
 
 
 @contextlib.contextmanager
@@ -46,9 +49,14 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
         return
     # A store that is named needs none of it, and to load a database takes longer than to read a store.
     from xpucached.catalog import Catalog  # noqa: PLC0415 - see above
+    from xpucached.catalog.builds import revoked_entries  # noqa: PLC0415 - see above
     from xpucached.catalog.entries import entry_page  # noqa: PLC0415 - see above
     from xpucached.catalog.recipes import RecipeStore  # noqa: PLC0415 - see above
 
+    # No daemon need have looked since somebody revoked something.
+    known = revocations(dict.fromkeys((*key_folders(), *settings.key_folders)))
+    if known.doubt:
+        raise Conflict(f"{known.doubt}; so it may be a part of this", hint="correct the file, or chmod go-w")
     path = settings.paths.state / "catalog.sqlite"
     if not path.exists():
         hint = "name a store: --store DIR"
@@ -67,13 +75,14 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
             origin=Origin.REBUILT if order.made_here else None,
         )
         page = catalog.read(entry_page, query, present=(), now=datetime.now(UTC))
+        revoked = {one.entry.id for one, _ in catalog.read(revoked_entries, known.digests)}
+        found = [one for one in page.entries if one.entry.id not in revoked]
 
         def recipe(entry: Entry) -> Recipe | NoRecipe:
             return table.recipe(entry, recipes.recorded(entry.id.store.kind, entry.id.key))
 
-        yield Selected(
-            tuple(one.entry for one in page.entries), recipe, {one.entry: tuple(one.models) for one in page.entries}
-        )
+        models = {one.entry: tuple(one.models) for one in found}
+        yield Selected(tuple(models), recipe, models, len(page.entries) - len(found))
     finally:
         catalog.close()
 

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
 import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import forks
 from tests.support.builders import native
-from xpucached.bundling import sources
+from xpucached.bundling import drivers, sources
 from xpucached.bundling.__main__ import carry_out
-from xpucached.domain.bundles import BundleContent, Compression, ExportBundle, ExportReport, InspectBundle
-from xpucached.domain.names import EntryKey
-from xpucached.errors import AlreadyThere, BadBundle, Denied, NotFound
+from xpucached.catalog import Catalog
+from xpucached.catalog.builds import record_import
+from xpucached.catalog.scans import record_scan
+from xpucached.domain.bundles import (
+    BundleContent,
+    BundleSource,
+    Compression,
+    ExportBundle,
+    ExportReport,
+    InspectBundle,
+    MadeEntry,
+)
+from xpucached.domain.names import Architecture, EntryKey
+from xpucached.domain.stores import FoundStore, Store, StoreOrigin
+from xpucached.errors import AlreadyThere, BadBundle, Conflict, Denied, NotFound
+from xpucached.kinds import sycl
 from xpucached.kinds.sycl import portable
+from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,3 +165,44 @@ def test_a_killed_export_leaves_what_was_there(name: str, sycl_store: SyclStore,
 
     done(InspectBundle(dest, deep=True))
     assert [path.name for path in dest.parent.iterdir()] == [name]
+
+
+def test_what_came_with_what_is_revoked_is_given_out_no_more_whenever_a_daemon_last_looked(
+    sycl_store: SyclStore, home: Path, tmp_path: Path
+) -> None:
+    for name in ("_ZTS1a", "_ZTS1b", "_ZTS1c"):
+        sycl_store.add(name)
+    settings, now = drivers.settings(), datetime.now(UTC)
+    found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.CONFIGURED, "named")
+    (part,) = KINDS[sycl.NAME].scanner.parts(found, now, (), None)
+    key, bundle = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+    settings.paths.state.mkdir(parents=True)
+    with contextlib.closing(Catalog.open(settings.paths.state / "catalog.sqlite")) as catalog:
+        for one, signed in zip(part.entries, ((key,), (), None), strict=True):
+            if signed is not None:
+                made = MadeEntry(
+                    sycl.NAME, sycl_store.root, one.id.key, one.digest or "", "", 1.5, 0, "release", *signed
+                )
+                catalog.write(record_import, (made,), bundle, BundleSource("release", *signed), now)
+        catalog.write(record_scan, part, lambda target: Architecture(target.device))
+    order = ExportBundle(tmp_path / "bundle", recipes_only=True)
+
+    def left_out() -> tuple[int, object]:
+        shutil.rmtree(order.dest, ignore_errors=True)
+        report = done(order)
+        assert isinstance(report, ExportReport)
+        return report.recipes, report.skipped
+
+    assert left_out() == (3, {})
+    keys = home / ".config/xpucached/trust.d"
+    keys.mkdir(parents=True)
+    (keys / "revoked").write_text(f"{key}\n")
+    assert left_out() == (2, {"what it came with is revoked here": 1})
+    (keys / "revoked").write_text(f"{bundle}\n")
+    assert left_out() == (1, {"what it came with is revoked here": 2})
+    with sources.selected(replace(order, made_here=True), settings) as chosen:
+        assert (chosen.entries, chosen.revoked) == ((), 2)
+    (keys / "revoked").write_text("release\n")
+    with pytest.raises(Conflict, match="line 1 is no digest"):
+        done(ExportBundle(tmp_path / "mine", recipes_only=True))
+    assert not (tmp_path / "mine").exists()
