@@ -29,7 +29,7 @@ from xpucached.domain.bundles import (
     RecipeLine,
 )
 from xpucached.domain.stores import program_digest
-from xpucached.errors import DiskError, RequestError, Unsigned, WrongHost
+from xpucached.errors import DiskError, HostError, RequestError, Unsigned, WrongHost
 from xpucached.kinds import driver_cache, table
 from xpucached.kinds.table import KINDS
 from xpucached.planning.imports import Taking, judge
@@ -221,7 +221,7 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
             todo = stack.enter_context(_Import(order, bundle, used))
             recipes = recipes_in(bundle)
             if not used.driver.environments:
-                raise WrongHost("no driver of this host offers a device", hint="see: xpucachectl devices")
+                raise HostError("no driver of this host offers a device", hint="see: xpucachectl devices")
             # All of it is judged before anything is used.
             todo.judge_all(progress)
             images = tuple(

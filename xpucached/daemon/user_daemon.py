@@ -104,6 +104,7 @@ class Daemon:
         self._schedule = ClockSchedule(lambda: self._take(Periodic()), self._scrub)
         self._need = worker.WorkerNeed(self._loop.time())
         service.context.on_look = lambda: self._take(DriverChanged())
+        service.context.look_later = self._look_later
         service.context.on_models = lambda: self._take(ModelsChanged())
         # A look that somebody asks for finds new stores, and a watcher that was started since, as any other does.
         service.context.on_scan = self._watch
@@ -235,8 +236,7 @@ class Daemon:
         stores = list(places) or [status.store for status in await self._service.context.read(all_stores)]
         stores = await asyncio.to_thread(watching.answering, stores)
         drivers = await asyncio.to_thread(watching.driver_places, self._service.surveyor.watched())
-        config = self._settings
-        others = watching.model_folders(config), watching.means(config), config.key_folders
+        others = watching.model_folders(self._settings), watching.means(self._settings), self._settings.key_folders
         # What does not answer all the same holds up the watching, and not the looks.
         try:
             watch = functools.partial(self._watcher.watch, stores, drivers, *others)

@@ -64,7 +64,7 @@ TAKE: Final = Part(
     "bundles",
     "taking in of bundles",
     "what others compiled is compiled here",
-    "see: xpucachectl bundle inspect; it is tried again when the bundle, the driver or the keys are others",
+    "see: xpucachectl bundle inspect",
 )
 AHEAD: Final = Part(
     "ahead",

@@ -123,6 +123,8 @@ class Context:
         """What the daemon does when somebody says that something may have changed."""
         self.on_models: Callable[[], None] = lambda: None
         """What the daemon does when a model was registered: it is warmed as if it were a new file."""
+        self.look_later: Callable[[float], None] = lambda _seconds: None
+        """What the daemon does when something is to be tried again after so many seconds."""
         self.on_scan: Callable[[], Awaitable[None]] = _nothing
         """What the daemon does when stores were looked at because somebody asked."""
         self.on_settled: Callable[[], None] = lambda: None

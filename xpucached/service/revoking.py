@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from xpucached.bundle.revocations import revocations
+from xpucached import deadlines
+from xpucached.bundle.revocations import Revocations, revocations
 from xpucached.catalog.builds import revoked_entries
 from xpucached.domain.host import Problem
 from xpucached.domain.plans import Evict, EvictReason
@@ -20,7 +21,11 @@ _NAMED: Final = 3
 
 def revoked(context: Context) -> tuple[Evict, ...]:
     """Return what is to go because it is revoked, whatever else would keep it; and note it as a problem.  Blocks."""
-    known = revocations(context.settings.key_folders)
+    folders = context.settings.key_folders
+    try:
+        known = deadlines.ask(("keys", *folders), lambda: revocations(folders))
+    except TimeoutError as error:
+        known = Revocations(doubt=f"what is revoked cannot be read: {error.strerror}")
     found = context.catalog.read(revoked_entries, known.digests)
     _note(context, Counter(came for _, came in found))
     if known.doubt:

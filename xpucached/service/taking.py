@@ -8,17 +8,21 @@ That may take hours, so it is done in turns, between which goes whatever else ch
 from __future__ import annotations
 
 import asyncio
+import functools
+import math
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Final, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from xpucached import codec, messages
+from xpucached import codec, deadlines, messages
 from xpucached.bundle.revocations import state_of
 from xpucached.catalog.builds import record_import
 from xpucached.domain.bundles import ImportBundle, ImportReport
-from xpucached.errors import WrongHost, XpucachedError
+from xpucached.errors import BadBundle, Unsigned, WrongHost, XpucachedError
 from xpucached.processes import child, polling
+from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,13 +41,27 @@ _SECONDS: Final = 1800.0
 _STEP: Final = 0.2
 
 
+_PAUSE: Final = 60.0
+_LONGEST_PAUSE: Final = 3600.0
+"""Seconds after which what was refused for what passes is tried again: each time twice as many, up to this."""
+
+
+class _Refusal(NamedTuple):
+    """Why a bundle was not taken in, and when it is tried again."""
+
+    error: XpucachedError
+    pause: float  #: seconds
+    at: float  #: of the monotonic clock
+    hint: str
+
+
 class BundleTaker:
     """Takes in what lies there: each bundle once for each driver.  Used from one event loop."""
 
     def __init__(self, context: Context, scanner: StoreScanner) -> None:
         self._context = context
         self._scanner = scanner
-        self._taken: dict[tuple[object, ...], XpucachedError | None] = {}
+        self._taken: dict[tuple[object, ...], _Refusal | None] = {}
         """What was taken in, or why it was not."""
         self._begun: dict[tuple[object, ...], int] = {}
         """What is taken in by and by, and with which of its recipes to go on."""
@@ -53,9 +71,15 @@ class BundleTaker:
         """Whether there is something to go on with."""
         return bool(self._begun)
 
+    @property
+    def again(self) -> float | None:
+        """Seconds after which something that was refused is to be tried again; None if nothing is."""
+        left = [one.at - time.monotonic() for one in self._taken.values() if one is not None]
+        return max(0.0, min(left)) if left and min(left) < math.inf else None
+
     def trusted(self) -> tuple[object, ...]:
         """Return what is another when another key, or revocation, is there.  Blocks."""
-        return tuple(state_of(one) for one in self._context.settings.key_folders)
+        return tuple(map(_state_of, self._context.settings.key_folders))
 
     async def take(self) -> None:
         """Take in what is new, or was not for this driver, for a turn.  Raises what was wrong with one, at the end."""
@@ -63,30 +87,55 @@ class BundleTaker:
         if not bundles.take or not host.offered:
             self._begun = {}
             return
-        found, trusted = await asyncio.to_thread(_lying, bundles.folder, *self._context.settings.key_folders)
-        # What is refused is so until it, the driver, or whom we trust is another.
+        trusted = await asyncio.to_thread(self.trusted)
+        try:
+            found = await asyncio.to_thread(deadlines.ask, bundles.folder, functools.partial(_lying, bundles.folder))
+        except TimeoutError:
+            silent = XpucachedError(f"{bundles.folder}: its file system does not answer", hint="see: findmnt")
+            self._taken = {**self._taken, (): self._refusal(silent, self._taken.get(()))}
+            self._tell()
+            return
+        # What is refused for what it is, is so until it, the driver, or whom we trust is another.
         due = {(*key, trusted, host.drivers_met): path for key, path in found.items()}
         self._begun = {key: number for key, number in self._begun.items() if key in due}
         for key, path in due.items():
-            if key not in self._taken:
+            before = self._taken.get(key)
+            if key not in self._taken or (before is not None and before.at <= time.monotonic()):
                 await self._one(key, path)
         self._taken = {key: wrong for key, wrong in self._taken.items() if key in due}
-        for wrong in filter(None, self._taken.values()):
-            # It is kept, and raised again each time: where it was raised before would be kept with it.
-            raise wrong.with_traceback(None)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Raise why something is not taken in, and what passes first."""
+        refused = sorted(filter(None, self._taken.values()), key=lambda one: one.at)
+        for one in refused:
+            more = f"; and so are {len(refused) - 1} more" if len(refused) > 1 else ""
+            raise XpucachedError(f"{one.error.message}{more}", hint=one.hint)
 
     async def _one(self, key: tuple[object, ...], path: Path) -> None:
         wrong, following = None, None
         try:
+            if not await asyncio.to_thread(answers, path):
+                raise XpucachedError(f"{path}: its file system does not answer")  # noqa: TRY301 - as the child would
             async with self._context.locks.changing:
                 following = await self._take(path, self._begun.get(key, 0))
         except XpucachedError as error:
-            wrong = error
+            wrong = self._refusal(error, self._taken.get(key))
         if following is None:
             self._taken[key] = wrong
             self._begun.pop(key, None)
         else:
             self._begun[key] = following
+
+    def _refusal(self, error: XpucachedError, before: _Refusal | None) -> _Refusal:
+        """Say when what was refused is tried again: each time after twice as long, unless it is for what it is."""
+        if isinstance(error, BadBundle | Unsigned):
+            lasting = "it is tried again when the bundle, the driver or the keys are others"
+            return _Refusal(error, math.inf, math.inf, f"{error.hint}; {lasting}" if error.hint else lasting)
+        pause = _PAUSE if before is None else min(2 * before.pause, _LONGEST_PAUSE)
+        when = self._context.clock() + timedelta(seconds=pause)
+        passing = f"it is tried again after {when:%Y-%m-%d %H:%M} UTC"
+        return _Refusal(error, pause, time.monotonic() + pause, f"{error.hint}; {passing}" if error.hint else passing)
 
     async def _take(self, path: Path, first: int) -> int | None:
         """Take a bundle in from that recipe on; give with which to go on, None if all was seen to."""
@@ -113,21 +162,28 @@ class BundleTaker:
         return report.next
 
 
-def _lying(folder: Path, *keys: Path) -> tuple[dict[tuple[object, ...], Path], tuple[object, ...]]:
-    """Return the bundles in a folder, and what tells each from others under its name; and how folders of keys stand."""
+def _state_of(folder: Path) -> tuple[object, ...]:
+    try:
+        return deadlines.ask(folder, functools.partial(state_of, folder))
+    except TimeoutError as error:
+        return (error.errno,)
+
+
+def _lying(folder: Path) -> dict[tuple[object, ...], Path]:
+    """Return the bundles in a folder, and what tells each from others under its name."""
     found: dict[tuple[object, ...], Path] = {}
     try:
         with os.scandir(folder) as entries:
             names = sorted(one.name for one in entries if not one.name.startswith("."))[:_MOST]
     except OSError:
-        return {}, ()  # nobody fetches any
+        return {}  # nobody fetches any
     for name in names:
         try:
             status = (folder / name / "index.json").lstat()
         except OSError:
             continue
         found[name, status.st_ino, status.st_mtime_ns] = folder / name
-    return found, tuple(state_of(one) for one in keys)
+    return found
 
 
 def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Event) -> ImportReport | None:
@@ -150,12 +206,18 @@ def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Ev
                 return cast("ImportReport", codec.convert(report, ImportReport))
             case {"error": {"code": WrongHost.code}}:
                 return None
-            case {"error": {"message": str(message), "hint": str(hint)}}:
-                raise XpucachedError(f"{path}: {message}", hint=hint)
+            case {"error": {"code": code, "message": str(message), "hint": str(hint)}}:
+                raise refused(str(code), f"{path}: {message}", hint)
             case _:
                 raise XpucachedError(f"{path}: the program for bundles ended without an answer")
     except messages.BadMessage as error:
         raise XpucachedError(f"{path}: the program for bundles answered what cannot be read: {error}") from error
+
+
+def refused(code: str, message: str, hint: str) -> XpucachedError:
+    """Return what a child refused: by its kind, if it is for what the bundle is, and not for what passes."""
+    kind = next((one for one in (BadBundle, Unsigned) if one.code == code), XpucachedError)
+    return kind(message, hint=hint)
 
 
 def _read(answers: int, cancel: threading.Event) -> bytes:

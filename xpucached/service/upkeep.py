@@ -144,6 +144,8 @@ class Upkeep:
             if mended and not self._replay_comes_first():
                 # Else the models are not warmed yet, and what they need of an older driver would stay.
                 await self._evict()
+        if (seconds := self._taker.again) is not None:
+            self._context.look_later(seconds)
         self._wait()
         self._prepare()
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
+import pytest
+
+from xpucached.bundle.revocations import state_of
 from xpucached.domain.bundles import BundleView, ImportBundle, ImportReport
 from xpucached.errors import XpucachedError
 from xpucached.service import taking
@@ -17,10 +21,25 @@ from xpucached.service.upkeep import Upkeep
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from xpucached.service.context import Context
     from xpucached.service.scan import StoreScanner
+
+
+NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+PAUSES: Final = (60, 120, 240, 480, 960, 1920, 3600, 3600)
+
+
+def taker_of(folder: Path) -> tuple[BundleTaker, SimpleNamespace]:
+    """Return who takes in the bundles of a folder, and what he works on."""
+    bundles, paths = SimpleNamespace(take=True, folder=folder), SimpleNamespace(cache=folder)
+    context = SimpleNamespace(
+        settings=SimpleNamespace(bundles=bundles, paths=paths, key_folders=(folder / "trust.d",)),
+        present=SimpleNamespace(offered=("one",), drivers_met=("one",)),
+        locks=Locks(),
+        base={},
+        clock=lambda: NOW,
+    )
+    return BundleTaker(cast("Context", context), cast("StoreScanner", None)), context
 
 
 def test_who_waits_comes_between_two_turns_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,15 +57,7 @@ def test_who_waits_comes_between_two_turns_of_a_bundle(tmp_path: Path, monkeypat
         return ImportReport(view, (), next=asked.first + 7 if asked.first < 14 else None)
 
     monkeypatch.setattr(taking, "_imported", imported)
-    bundles = SimpleNamespace(take=True, folder=tmp_path)
-    paths = SimpleNamespace(cache=tmp_path)
-    context = SimpleNamespace(
-        settings=SimpleNamespace(bundles=bundles, paths=paths, file=tmp_path / "xpucached.toml"),
-        present=SimpleNamespace(offered=("one",), drivers_met=("one",)),
-        locks=Locks(),
-        base={},
-    )
-    taker = BundleTaker(cast("Context", context), cast("StoreScanner", None))
+    taker, context = taker_of(tmp_path)
 
     async def other(number: int) -> None:
         async with context.locks.changing:
@@ -77,16 +88,61 @@ def test_who_waits_comes_between_two_turns_of_a_bundle(tmp_path: Path, monkeypat
 
 
 def test_keys_that_are_written_in_their_place_count_anew(tmp_path: Path) -> None:
-    keys, folder = tmp_path / "trust.d", tmp_path / "bundles"
+    keys = tmp_path / "trust.d"
     keys.mkdir()
-    folder.mkdir()
     (keys / "to nowhere").symlink_to(tmp_path / "nowhere")
-    seen = [taking._lying(folder, keys)[1]]
+    seen = [state_of(keys)]
     for name, text in (("a.pub", "a"), ("a.pub", "b"), ("revoked", "a"), ("revoked", "a, b")):
         (keys / name).write_text(text)
-        seen.append(taking._lying(folder, keys)[1])
+        seen.append(state_of(keys))
     assert len({*seen}) == len(seen)
-    assert taking._lying(folder, tmp_path / "none")[1] != seen[0]
+    assert state_of(tmp_path / "none") not in seen
+
+
+@pytest.mark.parametrize(
+    ("code", "lasting"),
+    [("bad-bundle", True), ("unsigned", True), ("disk", False), ("no-gpu", False), ("internal", False)],
+)
+def test_what_passes_is_tried_again_each_time_later_and_what_lasts_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, *, lasting: bool
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/index.json").touch()
+    tries, now = 0, [1000.0]
+
+    def imported(asked: ImportBundle, *_: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= len(PAUSES):
+            raise taking.refused(code, f"{asked.source.name}: no", "do this")
+
+    monkeypatch.setattr(taking, "_imported", imported)
+    monkeypatch.setattr(taking, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    taker, _ = taker_of(tmp_path)
+
+    def told() -> str:
+        with pytest.raises(XpucachedError, match="one: no") as wrong:
+            asyncio.run(taker.take())
+        return wrong.value.hint
+
+    if lasting:
+        for _ in range(3):
+            assert told() == "do this; it is tried again when the bundle, the driver or the keys are others"
+            assert taker.again is None
+            now[0] += 1e6
+        assert tries == 1
+        return
+    for pause in PAUSES:
+        before = tries
+        assert told() == f"do this; it is tried again after {NOW + timedelta(seconds=pause):%Y-%m-%d %H:%M} UTC"
+        assert (tries, taker.again) == (before + 1, pause)
+        now[0] += pause - 1
+        told()
+        assert (tries, taker.again) == (before + 1, 1)
+        now[0] += 1
+    # When it passed, nothing more is told, and nothing is tried again.
+    asyncio.run(taker.take())
+    assert (tries, taker.again) == (len(PAUSES) + 1, None)
 
 
 def test_the_daemon_replays_warms_and_evicts_before_it_goes_on_with_a_bundle() -> None:
@@ -94,7 +150,7 @@ def test_the_daemon_replays_warms_and_evicts_before_it_goes_on_with_a_bundle() -
 
     class Steps(Upkeep):
         def __init__(self) -> None:
-            taker = SimpleNamespace(take=self.take, unfinished=True)
+            taker = SimpleNamespace(take=self.take, unfinished=True, again=None)
             self._taker = cast("BundleTaker", taker)
             self._parts = SimpleNamespace(part=lambda _: asyncio.Lock())  # type: ignore[assignment]
             self._prewarmer = SimpleNamespace(throttle=SimpleNamespace())  # type: ignore[assignment]
@@ -102,7 +158,9 @@ def test_the_daemon_replays_warms_and_evicts_before_it_goes_on_with_a_bundle() -
 
         async def take(self) -> None:
             did.append("take")
-            self._taker = cast("BundleTaker", SimpleNamespace(take=self.take, unfinished=did.count("take") < 3))
+            self._taker = cast(
+                "BundleTaker", SimpleNamespace(take=self.take, unfinished=did.count("take") < 3, again=None)
+            )
 
         async def _revoke(self) -> None:
             pass
