@@ -161,8 +161,8 @@ def test_a_daemon_takes_what_lies_there_before_it_compiles(
     keys.mkdir(parents=True)
 
     with daemon(home, short_dir) as host:
-        # Only what is asked for is done at once.
-        driven(host, real, tmp_path / "driver", f"[bundles]\nfolder = '{folder}'\n[schedule]\nsettle = '60s'\n")
+        # Each look is asked for.
+        driven(host, real, tmp_path / "driver", f"[bundles]\nfolder = '{folder}'\n[watch]\nmode = 'polling'\n")
         host.start()
         # Of whom nobody trusts nothing is taken, not even recipes; what cannot be read is told.
         host.until(lambda: f"{folder}/bad: " in str(host.ask("status")["problems"]))
@@ -181,8 +181,7 @@ def test_a_daemon_takes_what_lies_there_before_it_compiles(
         _revoked(host, keys, str(told["fields"]["bundle"]))  # type: ignore[index]
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_what_is_revoked_goes_as_soon_as_that_is_written(home: Path, short_dir: Path, *, there: bool) -> None:
+def test_what_is_revoked_goes_as_soon_as_that_is_written(home: Path, short_dir: Path) -> None:
     digest, keys = f"sha256:{'1' * 64}", home / ".config/xpucached/trust.d"
     store = SyclStore(home / ".cache/xpucached/sycl")
     for number in range(3):
@@ -196,13 +195,10 @@ def test_what_is_revoked_goes_as_soon_as_that_is_written(home: Path, short_dir: 
                 for one in sorted((one.entry for one in catalog.read(all_entries)), key=lambda one: one.id)[:2]
             ]
             catalog.write(record_import, came, digest, BundleSource(), datetime.now(UTC))
-        if there:
-            keys.mkdir()
+        keys.mkdir(parents=True)
         host.start()
         assert len(host.rows("ls")) == 3
         # No look is asked for, and the next one by itself is hours away.
-        if not there:
-            keys.mkdir()
         (keys / "revoked").write_text(f"{digest}\n")
         host.until(lambda: len(host.rows("ls")) == 1)
         assert [one["reason"] for one in host.rows("trash", "list")] == ["revoked"] * 2
