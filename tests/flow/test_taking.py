@@ -201,7 +201,7 @@ def test_what_is_revoked_goes_as_soon_as_that_is_written(home: Path, short_dir: 
         # No look is asked for, and the next one by itself is hours away.
         (keys / "revoked").write_text(f"{digest}\n")
         host.until(lambda: len(host.rows("ls")) == 1)
-        assert [one["reason"] for one in host.rows("trash", "list")] == ["revoked"] * 2
+        host.until(lambda: [one["reason"] for one in host.rows("trash", "list")] == ["revoked"] * 2)
         host.until(lambda: "revo" not in str(host.ask("status")["problems"]))
 
 
