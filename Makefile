@@ -140,7 +140,7 @@ stress: .venv/tested
 # Stores are made once and kept in .bench: 0.4 GB for 10,000 entries, 4 GB for 100,000, 25 GB for a million.
 BENCH_SIZES ?= 10000,100000,1000000
 BENCH_ROUNDS ?= 5
-bench: .venv/tested
+bench: compiled
 	$(BIN)/python bench/suite.py --sizes $(BENCH_SIZES) --rounds $(BENCH_ROUNDS) --write
 
 clean:

@@ -59,6 +59,9 @@ OWN: Final = 16
 """Files that a tool may leave for itself: ccache counts in one for each of its folders."""
 ASKED: Final = 25
 """Times that a daemon at rest is asked each question."""
+FEW: Final = 50
+RESTED: Final = 25.0
+"""Entries, and seconds after its first look, with which a daemon is seen at rest."""
 IDLE: Final = 5
 """Times that a daemon at rest is watched: the look every ten minutes falls into two of them at most."""
 STARTS: Final = (
@@ -256,10 +259,10 @@ def evicting(root: Path, place: Path, entries: int, rounds: int) -> Times:
 # -- the daemon -------------------------------------------------------------------------------------------------------
 
 
-def memory(pid: int) -> float:
-    """Return what a process holds in memory, in MB."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition("VmRSS:")[2].split()[0]) / 1000
+def memory(pid: int, what: str = "Rss") -> float:
+    """Return what a process holds in memory, in MB; as ``Pss`` what is shared is divided by those who share it."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(text.partition(f"\n{what}:")[2].split()[0]) * 1024 / 1e6
 
 
 def ticks(pid: int) -> int:
@@ -289,6 +292,9 @@ def running(root: Path, place: Path) -> Iterator[Daemon]:
     home.mkdir()
     daemon = Daemon(home, Path(tempfile.mkdtemp(prefix="xb")), {"HOME": os.fspath(home), "XDG_CONFIG_HOME": "",
                     "XDG_STATE_HOME": "", "XDG_CACHE_HOME": ""})  # fmt: skip
+    # Started as people start it, with no catalog: a copy of the tests' process holds what they loaded.
+    daemon.words = ("-m", "xpucached")
+    daemon.state.mkdir(parents=True)
     daemon.configure(f'[stores]\npaths = ["{root}"]\n[schedule]\nevict = false\n')
     try:
         yield daemon
@@ -347,6 +353,16 @@ def living(root: Path, place: Path, entries: int) -> dict[str, float]:
             facts["status during that look, ms"] = statistics.median(asked) * 1000
         facts["memory after a restart, MB"] = memory(daemon.process.pid)
     return facts
+
+
+def resting(place: Path) -> dict[str, float]:
+    """Measure what a daemon holds in memory that has little to look after, and nothing to do."""
+    with running(stores.store(place / f"sycl-{FEW}", FEW), place) as daemon:
+        daemon.start()
+        assert daemon.process is not None
+        time.sleep(RESTED)
+        found = {what: memory(daemon.process.pid, what) for what in ("Rss", "Pss")}
+    return {f"memory at rest with {FEW} entries, MB": found["Rss"], "its share of it (PSS), MB": found["Pss"]}
 
 
 _CLIENT: Final = "import sys; from xpucached.cli import main; sys.exit(main())"
@@ -417,7 +433,7 @@ def measured(
         elif part == "evicting" and entries <= COPIED:
             times |= evicting(root, state, entries, max(1, rounds // 2))
         elif part == "living":
-            facts |= living(root, state, entries)
+            facts |= (resting(place) if entries <= COPIED else {}) | living(root, state, entries)
             print(json.dumps(facts, indent=1), flush=True)
         elif part == "watching" and entries <= COPIED:
             try:

@@ -177,7 +177,8 @@ def _open(path: Path, *, whole: bool) -> Opened:
     examined = _inspect(path, whole=whole)
     engine = _migrated(path)
     try:
-        with engine.connect() as connection, connection.begin():
+        # What only a start asks is not kept: SQLAlchemy would keep each statement that it has compiled.
+        with engine.connect().execution_options(compiled_cache=None) as connection, connection.begin():
             soundness.check(connection, growing=False)
             if examined:
                 soundness.check_types(connection, growing=True)

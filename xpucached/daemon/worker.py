@@ -13,7 +13,6 @@ from typing import Final
 from xpucached import settings, sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client
-from xpucached.catalog import opening
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
 from xpucached.settings import loading
 
@@ -103,6 +102,8 @@ def is_local() -> bool | None:
 
 def other_catalog(config: settings.Settings, *, is_worker: bool) -> Path | None:
     """Return where our user's other daemon has its catalog: a worker's is the own one, and the other way round."""
+    from xpucached.catalog import opening  # noqa: PLC0415 - the host's daemon needs none of it
+
     if is_worker:
         return Path(os.path.expanduser("~/.local/state/xpucached/catalog.sqlite"))  # noqa: PTH111 - it raises nothing
     if config.paths.socket != Path(sockets.own_path(os.getuid())):

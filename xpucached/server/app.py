@@ -11,11 +11,9 @@ from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, cast
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from xpucached import answers, codec
 from xpucached.api import endpoints, intake
@@ -77,8 +75,9 @@ class HttpApplication(ABC):
         self._stopping = asyncio.Event()
         # One route per path that takes every method, so that a wrong one is refused in our own words.
         routes = [Route(path, Handler(functools.partial(self._answer, rows))) for path, rows in by_path(table).items()]
-        self.application = Starlette(routes=[*routes, *further], exception_handlers={HTTPException: not_found})
-        self.application.router.redirect_slashes = False
+        # Not starlette's `Starlette`, whose pages for errors take memory and are never shown.
+        default = Handler(self._not_found)
+        self.application = Router([*routes, *further], redirect_slashes=False, default=default)
 
     def stop(self) -> None:
         """End the streams and the waits."""
@@ -87,6 +86,11 @@ class HttpApplication(ABC):
     def _check_origin(self, request: Request) -> None:
         """Raise `Denied` for what comes by way of a browser."""
         check_origin(request)
+
+    async def _not_found(self, request: Request) -> Response:
+        """Say that there is nothing."""
+        message = f"there is nothing at {request.scope['path'][:200]}"
+        return refusal(404, NotFound.code, message, "GET /v1/openapi.json lists every path", headers=CLOSE)
 
     @abstractmethod
     def _admit(self, row: Endpoint, peer: Peer) -> None:
@@ -253,9 +257,3 @@ def wrong_method(request: Request, rows: Mapping[str, Endpoint]) -> Response:
     known = ", ".join(sorted({*rows, *(["HEAD"] if "GET" in rows else [])}))
     message = f"{request.method[:20]} does not work here; these do: {known}"
     return refusal(405, RequestError.code, message, headers={"Allow": known})
-
-
-async def not_found(request: Request, _error: Exception) -> Response:
-    """Say that there is nothing."""
-    message = f"there is nothing at {request.scope['path'][:200]}"
-    return refusal(404, NotFound.code, message, "GET /v1/openapi.json lists every path", headers=CLOSE)

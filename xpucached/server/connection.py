@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 import h11
 from msgspec import Struct
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
-from xpucached import codec
+from xpucached import codec, sparing
 from xpucached.api.endpoints import VERSION
 from xpucached.errors import Denied
 
@@ -24,7 +22,18 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from uvicorn import Config
+    from starlette.types import ASGIApp
+
+# uvicorn without its command line, which its package loads, and without TLS, for which its configuration has defaults.
+_TLS: Final = sparing.DeferredModule("ssl", PROTOCOL_TLS_SERVER=17, CERT_NONE=0)
+_UVICORN: Final = sparing.package("uvicorn")
+with sparing.instead({"uvicorn": _UVICORN, "ssl": _TLS}):
+    from uvicorn.config import Config
+
+    vars(_UVICORN).update(Config=Config)
+    from uvicorn.lifespan.off import LifespanOff  # noqa: F401 - what the configuration would load by its name
+    from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+    from uvicorn.server import ServerState
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +151,26 @@ class ConnectionPool(ServerState):
                 connection.drop()
                 return True
         return False
+
+
+def configuration(application: ASGIApp, limits: ConnectionLimits) -> Config:
+    """Return what uvicorn is to know of those who connect."""
+    config = Config(
+        application,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=limits.idle_time,  # type: ignore[arg-type] # handed to call_later, which takes both
+        h11_max_incomplete_event_size=limits.head,
+    )
+    config.load()
+    return config
 
 
 class Connection(H11Protocol):

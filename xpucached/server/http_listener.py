@@ -9,18 +9,16 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-import uvicorn
-
 from xpucached.api.endpoints import Right
 from xpucached.errors import Denied
-from xpucached.server.connection import FOREIGN, Connection, ConnectionLimits, ConnectionPool
+from xpucached.server.connection import FOREIGN, Connection, ConnectionLimits, ConnectionPool, configuration
 from xpucached.server.routes import Routes
 from xpucached.server.unix_sockets import BACKLOG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from starlette.applications import Starlette
+    from starlette.types import ASGIApp
 
     from xpucached.api.endpoints import Request
     from xpucached.domain.jobs import Event
@@ -42,7 +40,7 @@ class Answers(Protocol):
     """What answers requests, as an ASGI application."""
 
     @property
-    def application(self) -> Starlette:
+    def application(self) -> ASGIApp:
         """The application."""
 
     def stop(self) -> None:
@@ -74,21 +72,7 @@ class HttpListener:
         """Answer on these listening sockets from now on."""
         # We use uvicorn's configuration and protocol but not its `Server`: that one wakes up ten times a second and
         # wants the signals, and the daemon has both a loop and signal handlers of its own.
-        config = uvicorn.Config(
-            self._routes.application,
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=self._limits.idle_time,  # type: ignore[arg-type] # handed to call_later, which takes both
-            h11_max_incomplete_event_size=self._limits.head,
-        )
-        config.load()
+        config = configuration(self._routes.application, self._limits)
         loop = asyncio.get_running_loop()
         make = functools.partial(Connection, config, self._places, {})
         for one in given:

@@ -16,7 +16,6 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -71,7 +70,6 @@ class MetricsRoutes(HttpApplication):
     ) -> None:
         """``figures`` takes them, by way of ``run`` in the daemon's own loop; ``address`` is where we listen."""
         super().__init__((row for row in requests.ENDPOINTS if row.request is looking.GetMetrics), limits)
-        self.application.add_exception_handler(HTTPException, _nothing_else)
         host, port = address
         own = f"[{host}]" if ":" in host else host
         names = "|".join(re.escape(one) for one in ("localhost", "127.0.0.1", "[::1]", own))
@@ -90,6 +88,9 @@ class MetricsRoutes(HttpApplication):
 
     def _admit(self, row: Endpoint, peer: Peer) -> None:
         """Let everybody ask: of who comes by a port nothing is known."""
+
+    async def _not_found(self, _request: Request) -> Response:
+        return refusal(404, NotFound.code, "there is nothing here but /v1/metrics", headers=CLOSE)
 
     def _check_origin(self, request: Request) -> None:
         check_origin(request, self._hosts, "the Host header must name this address and port", f"curl {self._url}")
@@ -122,10 +123,6 @@ class MetricsRoutes(HttpApplication):
 
 async def _awaited(one: Awaitable[object]) -> object:
     return await one
-
-
-async def _nothing_else(_request: Request, _error: Exception) -> Response:
-    return refusal(404, NotFound.code, "there is nothing here but /v1/metrics", headers=CLOSE)
 
 
 class MetricsPort:
