@@ -39,11 +39,12 @@ _NONE: Final = Mount("", "")
 def mounted(mounts: Path = _MOUNTS) -> dict[str, Mount]:
     """Return what is mounted, by place."""
     try:
-        text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+        text = mounts.read_bytes().decode("utf-8", "surrogateescape")
     except OSError:
         return {}
     found: dict[str, Mount] = {}
-    for line in text.splitlines():
+    # Names of directories stand there, in which all other ends of lines may be.
+    for line in text.split("\n"):
         head, _, tail = line.partition(" - ")
         fields = head.split(" ")
         if len(fields) < 5 or not tail:  # noqa: PLR2004 - the fifth is the place

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import pytest
 
+from tests import REPOSITORY
 from xpucached.watchd import kernel
 from xpucached.watchd.__main__ import _may
 from xpucached.watchd.server import GONE, READ, WRITTEN, WatchServer
@@ -204,6 +205,32 @@ def test_a_directory_of_somebody_else_is_refused(
 
     assert {number for number, *_ in one.heard} == {2}
     assert {number for number, *_ in other.heard} == {1}
+
+
+MOUNTED: Final = """
+import os, subprocess, sys
+from xpucached.watchd import ownership
+place = sys.argv[1] + "/one\\rline"
+os.mkdir(place)
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
+print("mounted")
+print(os.stat(place).st_dev in ownership._mounted())
+"""
+
+
+def test_whatever_a_place_is_called_where_somebody_mounted_something_all_mounts_are_seen(tmp_path: Path) -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no unshare")
+    # Process 1, which is asked, is the test's own there.
+    apart = [unshare, "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc"]
+    done = subprocess.run(
+        [*apart, sys.executable, "-c", MOUNTED, tmp_path], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+    if not done.stdout:
+        pytest.skip(f"no mounts here: {done.stderr}")
+    assert done.stdout.split() == ["mounted", "True"], done.stderr
 
 
 def test_what_is_no_open_directory_is_refused(root: Path, running: Callable[..., WatchServer]) -> None:

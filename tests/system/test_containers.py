@@ -143,6 +143,7 @@ MOUNTS: Final = """\
 42 22 0:37 / /srv/with\\040blank rw - cifs //server/share rw
 43 22 0:38 / /data rw - ext4 /dev/sdc rw
 44 43 0:39 / /data rw - ceph mon:/ rw
+45 22 0:40 / /srv/one\u2028line\rmore rw - nfs4 server:/x rw
 """
 
 
@@ -155,6 +156,8 @@ MOUNTS: Final = """\
         ("/homework", ""),
         ("/home/local/alice", ""),
         ("/srv/with blank/x", "cifs"),
+        # The kernel writes of all ends of lines only its own in another way.
+        ("/srv/one\u2028line\rmore/x", "nfs4"),
         # Of two in one place the later one is seen.
         ("/data/x", "ceph"),
     ],

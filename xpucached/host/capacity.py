@@ -60,7 +60,7 @@ def _waiting(path: Path) -> float:
 
 def _groups(places: HostRoots) -> Iterator[Path]:
     """Yield the directories of our control group and of those above it (version 2)."""
-    line = next((one for one in _text(places.proc / "self/cgroup").splitlines() if one.startswith("0::/")), None)
+    line = next((one for one in _text(places.proc / "self/cgroup").split("\n") if one.startswith("0::/")), None)
     if line is None:
         return
     root = places.sysfs / "fs/cgroup"

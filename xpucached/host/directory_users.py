@@ -42,7 +42,7 @@ def _used(process: str) -> Iterator[bytes]:
             with contextlib.suppress(OSError):
                 yield os.fsencode(os.readlink(number.path))  # noqa: PTH115 - many of them
     with open(f"{process}/maps", "rb") as maps:  # noqa: PTH123 - of many processes
-        for line in maps.read(_LONGEST).splitlines():
+        for line in maps.read(_LONGEST).split(b"\n"):
             fields = line.split(None, 5)
             if len(fields) > 5 and fields[5].startswith(b"/"):  # noqa: PLR2004 - the sixth is the path
                 yield fields[5]

@@ -146,11 +146,11 @@ def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: Ho
 def _innermost(cgroup: Path) -> str:
     """Return the service or scope that a process is in; empty if none."""
     try:
-        with cgroup.open(encoding="utf-8", errors="replace") as stream:
+        with cgroup.open(encoding="utf-8", errors="replace", newline="\n") as stream:
             text = stream.read(_LONGEST_VALUE)
     except OSError:
         return ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         parts = line.split(":", 2)[-1].split("/")
         unit = next((part for part in reversed(parts) if part.endswith((".service", ".scope"))), "")
         if unit:
@@ -159,9 +159,9 @@ def _innermost(cgroup: Path) -> str:
 
 
 def _unit_of(cgroup: Path, units: Collection[str]) -> str | None:
-    with cgroup.open(encoding="utf-8", errors="replace") as stream:
+    with cgroup.open(encoding="utf-8", errors="replace", newline="\n") as stream:
         text = stream.read(_LONGEST_VALUE)
-    parts = {part for line in text.splitlines() for part in line.split(":", 2)[-1].split("/")}
+    parts = {part for line in text.split("\n") for part in line.split(":", 2)[-1].split("/")}
     return next((unit for unit in units if unit in parts), None)
 
 
@@ -308,7 +308,7 @@ def _libraries(maps: Path, names: tuple[str, ...], share: _Share) -> tuple[Path,
     found: dict[Path, None] = {}
     if not any(name.encode() in text for name in names):
         return ()
-    for line in text.splitlines():
+    for line in text.split(b"\n"):
         fields = line.split(None, 5)
         if len(fields) < 6 or not fields[5].startswith(b"/"):  # noqa: PLR2004 - address, mode, offset, device, inode
             continue
@@ -389,7 +389,7 @@ def _may_be_writing(pid: int, writes: Callable[[str], bool], places: HostRoots, 
 
 def _frozen(process: Path, places: HostRoots) -> bool:
     """Return whether the group of a process is frozen, or may be: its tasks look like sleepers then."""
-    for line in (process / "cgroup").read_text("utf-8", "replace").splitlines():
+    for line in filter(None, (process / "cgroup").read_bytes().decode("utf-8", "replace").split("\n")):
         number, _, path = line.split(":", 2)
         if number == "0":
             try:

@@ -173,10 +173,11 @@ def _mounted() -> frozenset[int]:
     Our own namespace may show less: our unit hides the home directories, which may be a mount.
     """
     try:
-        lines = Path("/proc/1/mountinfo").read_bytes().splitlines()
+        listed = Path("/proc/1/mountinfo").read_bytes()
     except OSError:
-        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-    numbers = (line.split(b" ", 3)[2].split(b":") for line in lines)
+        listed = Path("/proc/self/mountinfo").read_bytes()
+    # Whoever may mount names the places; all other ends of lines may stand in them.
+    numbers = (line.split(b" ", 3)[2].split(b":") for line in listed.split(b"\n") if line)
     return frozenset(os.makedev(int(major), int(minor)) for major, minor in numbers)
 
 
