@@ -95,8 +95,10 @@ def _named(stamp: str) -> str:
 def _stamp_of(connection: sa.Connection, entry: Entry, *, as_it_was: bool = False) -> tuple[str, str | None] | None:
     b = BUILDS.c
     of = (b.kind == entry.id.store.kind, b.root == str(entry.id.store.root), b.key == entry.id.key)
-    # What is damaged since has other bytes, and what it is compiled from came with the bundle all the same.
-    same = sa.true() if as_it_was and entry.defect is not None else b.digest == entry.digest
+    same = b.digest == entry.digest
+    if as_it_was and entry.defect is not None:
+        # What is damaged since has other bytes, and what it is compiled from came with the bundle all the same.
+        same = sa.or_(sa.func.instr(b.digest, " ") == 0, b.digest.endswith(f" {entry.source}", autoescape=True))
     row = connection.execute(sa.select(b.stamp, b.signing_key).where(*of, same, b.stamp.startswith(_BUNDLE))).first()
     return None if row is None else (row.stamp, row.signing_key)
 
@@ -163,10 +165,33 @@ def build_rates(connection: sa.Connection) -> Mapping[str, float]:
     return {family: seconds / size for family, seconds, size in rows if size}
 
 
+# Compilers make the same of the same: what was taken out and is there again is another one, unless it came back with
+# the source that it had.  So that stands behind its digest, as in `trusted`, and the digest alone is nobody's.
+_TAKEN: Final = (
+    "UPDATE builds SET digest = (SELECT trusted FROM entries WHERE id = ?1)"
+    " WHERE (kind, root, key) = (SELECT stores.kind, stores.root, entries.key"
+    " FROM entries JOIN stores ON stores.id = entries.store_id WHERE entries.id = ?1)"
+    " AND digest = (SELECT substr(trusted, 1, instr(trusted, ' ') - 1) FROM entries"
+    " WHERE id = ?1 AND instr(trusted, ' ') > 0)"
+)
+_BACK: Final = (
+    "UPDATE builds SET digest = substr(digest, 1, instr(digest, ' ') - 1)"
+    " WHERE (kind, root) = (SELECT kind, root FROM stores WHERE id = ?1) AND instr(digest, ' ') > 0"
+    " AND EXISTS (SELECT 1 FROM entries"
+    " WHERE store_id = ?1 AND entries.key = builds.key AND entries.trusted = builds.digest)"
+)
+
+
+def take_out(connection: sa.Connection, numbers: Iterable[int]) -> None:
+    """Note that the entries of these rows were taken out."""
+    if rows := [(number,) for number in numbers]:
+        connection.exec_driver_sql(_TAKEN, rows)
+
+
 _MOVE: Final = (
-    "UPDATE OR REPLACE builds SET key = ?1 WHERE (kind, root, key) = (SELECT builds.kind, builds.root, builds.key"
-    " FROM builds JOIN stores ON stores.kind = builds.kind AND stores.root = builds.root"
-    " WHERE stores.id = ?2 AND builds.key > ?3 AND builds.key < ?4 AND builds.digest = ?5"
+    "UPDATE OR REPLACE builds SET key = ?1, digest = ?5 WHERE (kind, root, key) = (SELECT builds.kind, builds.root,"
+    " builds.key FROM builds JOIN stores ON stores.kind = builds.kind AND stores.root = builds.root"
+    " WHERE stores.id = ?2 AND builds.key > ?3 AND builds.key < ?4 AND builds.digest IN (?5, ?6)"
     " ORDER BY builds.key <> ?1,"
     " EXISTS (SELECT 1 FROM entries WHERE entries.store_id = ?2 AND entries.key = builds.key) LIMIT 1)"
 )
@@ -175,11 +200,11 @@ _MOVE: Final = (
 def move(connection: sa.Connection, store: int, moved: Mapping[EntryKey, str]) -> None:
     """Let what is known of what we made go along with it: it has another number in its leaf now.
 
-    ``moved`` are the entries that were in their leaf before, by their keys now, with the digests that they had.
+    ``moved`` are the entries that were in their leaf before, by their keys now, with what they were trusted by.
     """
     rows = [
-        (key, store, f"{leaf}/", f"{leaf}0", digest)  # a zero stands behind the slash
-        for key, digest in moved.items()
+        (key, store, f"{leaf}/", f"{leaf}0", trusted.partition(" ")[0], trusted)  # a zero stands behind the slash
+        for key, trusted in moved.items()
         if (leaf := key.rpartition("/")[0])
     ]
     if rows:
@@ -188,6 +213,7 @@ def move(connection: sa.Connection, store: int, moved: Mapping[EntryKey, str]) -
 
 def claim(connection: sa.Connection, store: int) -> None:
     """Set the origin and cost of the entries of a store that are still exactly what we compiled."""
+    connection.exec_driver_sql(_BACK, (store,))
     b, e = BUILDS.c, ENTRIES.c
     here = sa.and_(STORES.c.kind == b.kind, STORES.c.root == b.root)
 

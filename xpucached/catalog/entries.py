@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from xpucached.catalog import departed
-from xpucached.catalog.builds import bundle_of, came_with
+from xpucached.catalog.builds import bundle_of, came_with, take_out
 from xpucached.catalog.defects import check_defect, defect_codes
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.rows import JOINED, SELECT, WITHOUT_KERNELS, Row, indexed
@@ -205,6 +205,7 @@ def forget_entries(connection: sa.Connection, ids: Iterable[EntryId]) -> None:
     numbers = rows_of(connection, ids).values()
     if numbers:
         departed.leave_rows(connection, numbers)
+        take_out(connection, numbers)
         connection.execute(sa.delete(ENTRIES).where(_E.id == sa.bindparam("row")), [{"row": row} for row in numbers])
 
 

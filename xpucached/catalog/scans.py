@@ -129,7 +129,7 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
         facts = [_facts(entry, trusted, store, numbers, scan.at) for entry, trusted in judged]
         connection.exec_driver_sql(_UPSERT, [tuple(row[name] for name in _COLUMNS) for row in facts])
         departed.come_back(connection, store, back.items())
-        builds.move(connection, store, {key: one.trusted.partition(" ")[0] for key, one in back.items()})
+        builds.move(connection, store, {key: one.trusted for key, one in back.items()})
         added += len({entry.id.key for entry in some} - before.keys())
         changed += sum(_differs(entry, before[entry.id.key]) for entry, _ in judged if entry.id.key in before)
     for seen in _batches(scan.unchanged):

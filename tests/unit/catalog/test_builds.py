@@ -20,7 +20,7 @@ from xpucached.catalog.builds import (
     record_import,
     revoked_entries,
 )
-from xpucached.catalog.entries import all_entries, entry_page, find_entry
+from xpucached.catalog.entries import all_entries, entry_page, find_entry, forget_entries
 from xpucached.catalog.models import add_model
 from xpucached.catalog.recipe_tables import VOUCHERS
 from xpucached.catalog.refusals import record_refusal, refused_by
@@ -281,3 +281,36 @@ def test_of_two_that_are_the_same_each_keeps_where_it_came_from(catalog: Catalog
     assert revoked(catalog, KEY) == ["a/1", "a/2"]
     catalog.write(record_scan, scan(replace(entries[2], id=entries[0].id), entries[1]), architecture)
     assert revoked(catalog, KEY) == ["a/0", "a/1"]
+
+
+def test_what_a_program_makes_anew_is_its_own_though_it_is_the_same(catalog: Catalog) -> None:
+    """Compilers make the same of the same: what was taken out as revoked would go again, and again, for ever."""
+    came, other = entry("a/0", source="1.1"), entry("b/0", source="2.1")
+    catalog.write(record_import, (made(came),), BUNDLE, BundleSource("release", KEY, (MEMBER,)), NOW)
+    catalog.write(record_scan, scan(came, other), architecture)
+    assert revoked(catalog, KEY) == ["a/0"]
+    catalog.write(forget_entries, [came.id])
+    catalog.write(record_scan, scan(other), architecture)
+    anew = replace(came, source="1.2", stamp="anew")
+    catalog.write(record_scan, scan(anew, other), architecture)
+    assert revoked(catalog, KEY) == []
+    assert catalog.read(find_entry, came.id.ref).bundle == ""
+    # Nor is what is made of that, where it is damaged, the bundle's.
+    damaged = replace(anew, digest="damaged", state=EntryState.DEFECTIVE, defect=CHANGED)
+    catalog.write(record_build, built(entry("c/0"), source=damaged), NOW)
+    catalog.write(record_scan, scan(anew, other, entry("c/0")), architecture)
+    assert revoked(catalog, KEY) == []
+
+
+@pytest.mark.parametrize("key", ["a/0", "a/1"])
+def test_what_comes_back_from_the_trash_came_with_its_bundle_still(catalog: Catalog, key: str) -> None:
+    came, other = entry("a/0", source="1.1"), entry("b/0", source="2.1")
+    catalog.write(record_import, (made(came),), BUNDLE, BundleSource("release", KEY, (MEMBER,)), NOW)
+    catalog.write(record_scan, scan(came, other), architecture)
+    catalog.write(forget_entries, [came.id])
+    # Meanwhile a program has made the same.
+    anew = replace(came, source="1.2", stamp="anew") if key == "a/1" else other
+    catalog.write(record_scan, scan(anew, other), architecture)
+    assert revoked(catalog, KEY) == []
+    catalog.write(record_scan, scan(anew, other, replace(came, id=entry(key).id)), architecture)
+    assert revoked(catalog, KEY) == [key]
