@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
 
-# About a second each at the most; `make fuzz` goes on for as long as one likes.
+# About half a second each; `make fuzz` goes on for as long as one likes.
 ROUNDS = {
-    "source": 40_000,
-    "binary": 15_000,
-    "image": 8_000,
-    "name": 8_000,
-    "trace": 20_000,
-    "zebin_entry": 8_000,
-    "lookup": 3_000,
-    "slot": 250,
-    "configuration": 600,
-    "our_settings": 120,
-    "label": 8_000,
-    "library": 20_000,
+    "source": 20_000,
+    "binary": 7_500,
+    "image": 4_000,
+    "name": 4_000,
+    "trace": 10_000,
+    "zebin_entry": 4_000,
+    "lookup": 1_500,
+    "slot": 125,
+    "configuration": 300,
+    "our_settings": 60,
+    "label": 4_000,
+    "library": 10_000,
     "catalog": 12,
-    "message": 15_000,
-    "request": 2_000,
-    "http": 1_000,
-    "device_code": 1_500,
-    "program": 3_000,
-    "wheel": 4_000,
-    "bundle": 1_500,
+    "message": 7_500,
+    "request": 1_000,
+    "http": 500,
+    "device_code": 750,
+    "program": 1_500,
+    "wheel": 2_000,
+    "bundle": 750,
 }
 
 

@@ -48,8 +48,11 @@ def wrong(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
                 yield flags
 
 
-def test_each_command_line_that_cannot_be_meant_is_refused_in_our_words() -> None:
+def test_each_command_line_that_cannot_be_meant_is_refused_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = 0
+    # To make it for each of hundreds of lines takes most of the time.
+    made = arguments._parser()
+    monkeypatch.setattr(arguments, "_parser", lambda: made)
     for words, parser in parsers():
         for more in wrong(parser):
             with pytest.raises(RequestError) as caught:
