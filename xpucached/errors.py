@@ -127,6 +127,13 @@ class Busy(XpucachedError):
     exit = 75
 
 
+class TooLarge(XpucachedError):
+    """A daemon's answer has more in it than is read of it: of others' daemons that is less than of one's own."""
+
+    code = "too-large"
+    exit = 65
+
+
 class BadBundle(XpucachedError):
     """A bundle is damaged, or not made as bundles are: nothing of it is used."""
 

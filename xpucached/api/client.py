@@ -57,6 +57,11 @@ def _unreadable(why: str, hint: str = "") -> errors.XpucachedError:
     return errors.XpucachedError(f"the daemon's answer cannot be read: {why}", hint=hint)
 
 
+def _too_large(why: str) -> errors.TooLarge:
+    hint = "ask for less: one by its name, or one user's (--of USER); whose they are may ask for all, without --of"
+    return errors.TooLarge(f"the daemon's answer cannot be read: {why}", hint=hint)
+
+
 _LARGEST: Final = 256 << 20
 _LARGEST_OF_OTHERS: Final = 32 << 20
 _MOST_OF_OTHERS: Final = 1_000_000
@@ -167,7 +172,7 @@ class Client:
             raise self._unavailable(error) from error
         if len(text) > self._largest:
             self.close()
-            raise _unreadable(f"it has more than {self._largest} bytes")
+            raise _too_large(f"it has more than {self._largest} bytes")
         return text
 
     def read(self, request: Request[T], text: bytes) -> Answer[T]:
@@ -298,7 +303,7 @@ def _unwrap(text: bytes, largest: int, most: int | None) -> Json:
     try:
         envelope = messages.parse(text, largest=largest, most=most, depth=_DEPTH, escaped_bytes=True)
     except messages.TooMuch as much:
-        raise _unreadable(str(much)) from much
+        raise _too_large(str(much)) from much
     except messages.BadMessage:
         envelope = None
     if isinstance(envelope, dict):

@@ -18,7 +18,17 @@ from starlette.routing import Route, Router
 from xpucached import answers, codec
 from xpucached.api import endpoints, intake
 from xpucached.api.endpoints import VERSION, Endpoint
-from xpucached.errors import Busy, Conflict, Denied, HostError, NotFound, RequestError, Unavailable, XpucachedError
+from xpucached.errors import (
+    Busy,
+    Conflict,
+    Denied,
+    HostError,
+    NotFound,
+    RequestError,
+    TooLarge,
+    Unavailable,
+    XpucachedError,
+)
 from xpucached.incidents import unexpected
 from xpucached.messages import Json
 from xpucached.server.connection import ConnectionLimits, Peer, refusal_bytes
@@ -49,6 +59,7 @@ _STATUSES: Final[Mapping[type[XpucachedError], int]] = {
     NotFound: 404,
     Conflict: 409,
     HostError: 409,
+    TooLarge: 502,
     Busy: 503,
     Unavailable: 503,
 }

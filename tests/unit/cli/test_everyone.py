@@ -154,7 +154,10 @@ def test_an_answer_that_is_too_long_or_cannot_be_read_is_its_user_s_failure(
     said = capsys.readouterr()
     assert "bobs" in said.out
     assert "m7" not in said.out
-    assert "alice: the daemon's answer cannot be read: it has more than 100000 bytes" in said.err
+    assert "alice: the daemon's answer cannot be read: it has more than 100000 bytes (ask for less: one by" in said.err
+    assert run("model list --json", ALICE, BOB) == 1
+    parts = json.loads(capsys.readouterr().out)["data"]["users"]
+    assert ("data" in parts[1], parts[0]["error"]["code"]) == (True, "too-large")
 
 
 def entries(number: int) -> list[IndexedEntry]:

@@ -880,6 +880,28 @@ def test_an_answer_is_believed_only_from_its_user(tmp_path: Path, short_dir: Pat
         assert user_client.ask(OURS, requests.GetStatus(), lambda _uid: there.path).value.verdict is Verdict.WARM
 
 
+def test_a_worker_that_has_more_models_than_are_read_is_said_to_have(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_client, "LARGEST_FOR_ADMINISTRATORS", 100_000)
+    with api_stub.running(short_dir) as there:
+        there.service.registered = {ModelName(f"m{number}"): api_stub.make_model(f"m{number}") for number in range(300)}
+        one = make(tmp_path, WorkerUnitsStub(), there.path)
+        one._known.said[OURS] = replace(one._known.said[OURS], state=WorkerState.AWAKE)
+        refused: list[XpucachedError] = []
+
+        async def work() -> None:
+            try:
+                await one.tend(OURS, requests.ListModels(), admin=True)
+            except XpucachedError as error:
+                refused.append(error)
+            shown = await one.tend(OURS, requests.GetModel(name=ModelName("m7")), admin=True)
+            assert isinstance(shown, dict)
+
+        go(one, work)
+    assert [(error.code, "ask for less" in error.hint) for error in refused] == [("too-large", True)]
+
+
 def test_a_socket_that_may_not_be_opened_yet_is_one_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: object, **__: object) -> socket.socket:
         raise PermissionError
