@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -524,6 +525,30 @@ def test_events_that_the_kernel_lost_are_looked_for(
     assert "lost" in watcher.reason
     watcher.watch([store], [], [])
     assert str(watcher.mode) == WatchMode.INOTIFY
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_hears_the_kernel_no_more_is_replaced(watcher: Watcher, wakes: Wakes, store: Path) -> None:
+    watcher.watch([store], [], [])
+    wakes.clear()
+    observer = watcher._inotify._observer
+    assert observer is not None
+    hears = observer._inotify_fd
+
+    def failing(**_: object) -> list[InotifyEvent]:
+        raise OSError(errno.ENOMEM, "the kernel has no memory")
+
+    # Its next question to the kernel, after this event, fails, and ends it.
+    hears.read_events = failing  # type: ignore[method-assign] # it cannot be made to fail from outside
+    (store / "one").mkdir()
+    assert wakes.next() == StoreChanged(store)
+    hears.join(PATIENCE)
+    assert not hears.is_alive()
+    watcher.watch([store], [], [])
+    wakes.clear()
+    (store / "another").mkdir()
+
+    assert wakes.next() == StoreChanged(store)
 
 
 def test_a_post_that_fails_does_not_end_the_watching(store: Path, wakes: Wakes) -> None:

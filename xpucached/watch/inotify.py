@@ -98,6 +98,10 @@ class _Observer(InotifyObserver):
         self._inotify_fd.start()
         BaseObserver.__init__(self, _Emitter, inotify_fd=self._inotify_fd)
 
+    def is_alive(self) -> bool:
+        """Return whether it hears the kernel, and passes on what it hears."""
+        return super().is_alive() and self._inotify_fd.is_alive()
+
 
 class _DirectoryHandler(FileSystemEventHandler):
     """Hears what happens in one directory.  Called from watchdog's thread."""
@@ -203,6 +207,8 @@ class DirectoryWatcher:
     def _started(self) -> InotifyObserver:
         if self._observer is None or not self._observer.is_alive():
             self._watched.clear()
+            if self._observer is not None:
+                self._observer.stop()
             observer = _Observer(self._lost)
             try:
                 observer.start()
