@@ -179,6 +179,11 @@ def test_a_daemon_takes_what_lies_there_before_it_compiles(
         assert (told["fields"]["published"], told["fields"]["rebuilt"]) == (str(len(KERNELS)), "0")  # type: ignore[index]
         host.until(lambda: "bundles" not in str(host.ask("status")["problems"]))
         _revoked(host, keys, str(told["fields"]["bundle"]))  # type: ignore[index]
+        # What programs compile anew is their own, though it is the same.
+        assert compiled(real, managed, *KERNELS) == (0, len(KERNELS))
+        host.ctl("scan")
+        host.ctl("verify")
+        assert len(host.rows("ls")) == len(KERNELS)
 
 
 def test_what_is_revoked_goes_as_soon_as_that_is_written(home: Path, short_dir: Path) -> None:
