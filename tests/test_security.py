@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import re
 from pathlib import Path
 from typing import Final
@@ -42,14 +43,15 @@ ATTACKERS: Final = (
 )
 
 
-def there() -> set[str]:
+@functools.cache
+def there() -> frozenset[str]:
     """Return the names of all tests."""
     found: set[str] = set()
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 found.add(node.name)
-    return found
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("title", SECTIONS)
