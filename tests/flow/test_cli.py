@@ -820,6 +820,7 @@ QUICK: Final = [
         "runs -q --no-color",
     ),
     *("status --json", "model show resnet --json", "--json jobs", "trash list -q", "model show -q resnet"),
+    *("metrics", "metrics --json", "metrics -q"),
 ]
 
 _SHORT: Final = [

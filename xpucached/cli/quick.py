@@ -27,6 +27,7 @@ _PATHS = {
     "jobs": "/v1/jobs",
     "jobs {}": "/v1/jobs/{}",
     "ls": "/v1/entries?limit=200",
+    "metrics": "/v1/metrics",
     "model history {}": "/v1/models/{}/history",
     "model list": "/v1/models",
     "model show {}": "/v1/models/{}",

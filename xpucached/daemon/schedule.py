@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from concurrent.futures import BrokenExecutor
 from datetime import UTC, datetime
+from typing import Final
 
-from apscheduler.jobstores.base import JobLookupError
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
-
+from xpucached import sparing
 from xpucached.service import verify
 from xpucached.settings import Settings
+
+# Without what its pools of processes are made of: it has them, and we use none.
+_POOLS: Final = {
+    "multiprocessing": sparing.DeferredModule("multiprocessing"),
+    "concurrent.futures.process": sparing.DeferredModule(
+        "concurrent.futures.process", BrokenProcessPool=BrokenExecutor
+    ),
+}
+with sparing.instead(_POOLS):
+    from apscheduler.jobstores.base import JobLookupError
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 
 class ClockSchedule:

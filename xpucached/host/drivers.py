@@ -76,7 +76,7 @@ class _LibrarySearch:
         if "/" in name:
             return Path(name) if name.startswith("/") else None
         candidates = [folder / name for folder in self.first]
-        candidates += self.cached.get(name, [])
+        candidates += map(Path, self.cached.get(name, []))
         candidates += [folder / name for folder in self.last]
         return next((one for one in candidates if stat.S_ISREG(_mode(one))), None)
 
@@ -88,7 +88,9 @@ class _LibrarySearch:
             for name in self._list(folder)
             if fnmatch.fnmatchcase(name, pattern)
         ]
-        found += [path for name, paths in self.cached.items() if fnmatch.fnmatchcase(name, pattern) for path in paths]
+        for name, paths in self.cached.items():
+            if fnmatch.fnmatchcase(name, pattern):
+                found += map(Path, paths)
         return found
 
     def beside(self, pattern: str, folder: Path) -> list[Path]:

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.processes import child
@@ -22,7 +21,7 @@ _LONGEST_OUTPUT: Final = 16 << 20
 _PATIENCE: Final = 10.0  # seconds for one question to the package manager; it answers in a tenth of that
 _MOST_CACHES: Final = 8
 
-_caches: dict[tuple[object, ...], Mapping[str, Sequence[Path]]] = {}
+_caches: dict[tuple[object, ...], Mapping[str, Sequence[str]]] = {}
 
 
 def output(command: Sequence[str]) -> str:
@@ -39,10 +38,11 @@ def output(command: Sequence[str]) -> str:
     return done.output.decode("utf-8", "surrogateescape")
 
 
-def loader_cache(places: HostRoots) -> Mapping[str, Sequence[Path]]:
-    """Return what the dynamic loader's cache lists, by library name; read by the tool that wrote it.
+def loader_cache(places: HostRoots) -> Mapping[str, Sequence[str]]:
+    """Return what the dynamic loader's cache lists, paths by library name; read by the tool that wrote it.
 
     Each model's driver asks for it at each look, so it is read once: an installation puts another file in its place.
+    It lists a thousand libraries, so they stay text: a path takes five times as much.
     """
     tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     cache = places.etc / "ld.so.cache"
@@ -55,11 +55,11 @@ def loader_cache(places: HostRoots) -> Mapping[str, Sequence[Path]]:
     key = (tool, cache, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     if (known := _caches.get(key)) is not None:
         return known
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[str]] = {}
     for line in output([tool, "-p", "-C", os.fspath(cache)]).splitlines():
         name, arrow, path = line.strip().partition(" => ")
         if arrow and path.startswith("/"):
-            found.setdefault(name.split(" ", 1)[0], []).append(Path(path))
+            found.setdefault(name.split(" ", 1)[0], []).append(path)
     if found:  # a tool that gave no answer is asked again
         if len(_caches) >= _MOST_CACHES:
             _caches.clear()

@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-# uvicorn without its command line, which its package loads, and without TLS, for which its configuration has defaults.
-_TLS: Final = sparing.DeferredModule("ssl", PROTOCOL_TLS_SERVER=17, CERT_NONE=0)
+# uvicorn without its command line, which its package loads, and without what its configuration has for TLS and logs.
 _UVICORN: Final = sparing.package("uvicorn")
-with sparing.instead({"uvicorn": _UVICORN, "ssl": _TLS}):
+_TLS: Final = sparing.DeferredModule("ssl", PROTOCOL_TLS_SERVER=17, CERT_NONE=0)
+_LOGS: Final = {
+    "configparser": sparing.DeferredModule("configparser", RawConfigParser=object),  # stands in an annotation
+    "logging.config": sparing.DeferredModule("logging.config"),
+}
+with sparing.instead({"uvicorn": _UVICORN, "ssl": _TLS, **_LOGS}):
     from uvicorn.config import Config
 
     vars(_UVICORN).update(Config=Config)

@@ -12,8 +12,9 @@ import pytest
 from tests.support.daemons import daemon
 
 NEEDLESS = frozenset({
-    *("_hashlib", "_ssl", "alembic", "click", "cryptography", "html", "mako", "rich", "ssl", "starlette.applications"),
-    *("uvicorn", "uvicorn.main", "xpucached.bundling", "xpucached.cli", "xpucached.inspection", "xpucached.registry"),
+    *("_hashlib", "_ssl", "alembic", "click", "concurrent.futures.process", "configparser", "cryptography", "html"),
+    *("logging.config", "mako", "multiprocessing", "rich", "ssl", "starlette.applications", "uvicorn", "uvicorn.main"),
+    *("xpucached.bundling", "xpucached.cli", "xpucached.inspection", "xpucached.registry"),
 })  # fmt: skip
 
 TOLD = """
