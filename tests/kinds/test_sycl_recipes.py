@@ -158,7 +158,7 @@ from xpucached.kinds.sycl import recipes
 root = Path(sys.argv[1])
 found = FoundStore(Store(sycl.NAME, root), StoreOrigin.FOUND, "t")
 entry = sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries[0]
-recipes._place = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+recipes.LeafBatch._place = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 sycl.recipes.publish(sycl.recipes.recipe(entry), sycl.targets.parse("P/D/V/X"), b"x" * 100)
 """
 

@@ -36,6 +36,9 @@ _PREAMBLE: Final = 1 << 16
 """So many words of a module are looked through for the language of its source, which stands before its types."""
 _INSTRUCTIONS: Final = 1 << 20
 """So many instructions of one image are walked, all its modules together."""
+SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+"""A row of an ELF's table of sections."""
+
 _NAME: Final = 64 << 10
 _NAMES: Final = 1 << 20
 """So many bytes the names of one image have together: they travel with the entry into the catalog and over the wire."""
@@ -143,28 +146,28 @@ def sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     if size != 64 or not count > 0 or table < 64 or table + size * count > len(data) or names >= count:  # noqa: PLR2004
         message = "its section table lies outside"
         raise ValueError(message)
-    rows = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * index) for index in range(count)]
+    rows = list(SECTION.iter_unpack(memoryview(data)[table : table + size * count]))
     strings = rows[names]
     if strings[4] + strings[5] > len(data) or strings[5] == 0:
         message = "its section names lie outside"
         raise ValueError(message)
     table_of_names = data[strings[4] : strings[4] + strings[5]]
     named = 0
-    for index, row in enumerate(rows):
-        occupies = row[1] != 8  # noqa: PLR2004 - SHT_NOBITS has no bytes
-        if row[0] >= len(table_of_names) or (occupies and row[4] + row[5] > len(data)):
+    for index, (at, kind, _, _, offset, length, *_) in enumerate(rows):
+        occupies = kind != 8  # noqa: PLR2004 - SHT_NOBITS has no bytes
+        if at >= len(table_of_names) or (occupies and offset + length > len(data)):
             message = f"section {index} lies outside"
             raise ValueError(message)
         # Names may share their ends, so each could be as long as the table; a longer one than ours is forged.
-        end = table_of_names.find(b"\0", row[0], row[0] + _NAME)
+        end = table_of_names.find(b"\0", at, at + _NAME)
         if end < 0:
             message = f"the name of section {index} has no end"
             raise ValueError(message)
-        named += end - row[0]
+        named += end - at
         if named > _NAMES + _SHARED * len(data):
             message = "its section names overlap"
             raise ValueError(message)
-        yield table_of_names[row[0] : end], row[4], row[5] if occupies else 0
+        yield table_of_names[at:end], offset, length if occupies else 0
 
 
 def _elf_kernels(data: bytes) -> Iterator[bytes]:

@@ -7,8 +7,7 @@ extracted: it gives names and bytes, and each name is one that we would have wri
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from xpucached.bundle import words
 from xpucached.errors import BadBundle
@@ -23,11 +22,20 @@ _NAME, _PREFIX = 100, 155
 _OCTAL: Final = re.compile(rb"[0-7]+\Z")
 _MAGIC: Final = b"ustar\x0000"
 _FILE, _FOLDER = b"0", b"5"
+_END: Final = bytes(_BLOCK)
 _ROUND: Final = 20 * _BLOCK
 """What the whole archive is a multiple of."""
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
+
+
+_NOBODY: Final = b"0000000\0" * 2
+_MODE: Final = {_FOLDER: b"0000755\0" + _NOBODY, _FILE: b"0000644\0" + _NOBODY}
+_TIME: Final = b"%011o\0" % 0
+_TAIL: Final = bytes(100) + _MAGIC + bytes(64) + _NOBODY
+_SAME: Final = {kind: sum(_MODE[kind] + _TIME + kind + _TAIL) + 8 * 32 for kind in _MODE}
+"""The part of a head's checksum that is the same for all."""
 
 
 def _header(name: str, size: int, kind: bytes) -> bytes:
@@ -36,11 +44,10 @@ def _header(name: str, size: int, kind: bytes) -> bytes:
         prefix, _, raw = raw.rpartition(b"/")
     if len(raw) > _NAME or len(prefix) > _PREFIX:
         raise ValueError(f"a name is too long for an archive: {name}")
-    mode = b"0000755\0" if kind == _FOLDER else b"0000644\0"
-    nobody = b"0000000\0"
-    head = raw.ljust(_NAME, b"\0") + mode + nobody * 2 + b"%011o\0" % size + b"%011o\0" % 0
-    tail = kind + bytes(100) + _MAGIC + bytes(64) + nobody * 2 + prefix.ljust(_PREFIX, b"\0") + bytes(12)
-    return head + b"%06o\0 " % (sum(head) + 8 * 32 + sum(tail)) + tail
+    length = b"%011o\0" % size
+    head = raw.ljust(_NAME, b"\0") + _MODE[kind] + length + _TIME
+    check = b"%06o\0 " % (_SAME[kind] + sum(raw) + sum(length) + sum(prefix))
+    return head + check + kind + _TAIL + prefix.ljust(_PREFIX, b"\0") + bytes(12)
 
 
 class ArchiveWriter:
@@ -89,8 +96,7 @@ class ArchiveWriter:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(NamedTuple):
     name: str
     size: int
     folder: bool
@@ -101,6 +107,22 @@ def _number(block: bytes, at: int, length: int) -> int:
     if _OCTAL.match(text) is None:
         raise BadBundle("an archive has a size that is no octal number")
     return int(text, 8)
+
+
+def _ours(block: bytes) -> _Head | None:
+    """Read a head that is byte for byte as it is written here, in a part of the time of `_member`; else None."""
+    raw, prefix = block[:_NAME].rstrip(b"\0"), block[345:500].rstrip(b"\0")
+    kind, length = block[156:157], block[124:135]
+    if kind not in _MODE or not length.isdigit():
+        return None
+    try:
+        name = (prefix + b"/" + raw if prefix else raw).decode("ascii")
+        size = int(length, 8)
+        written = _header(name, size, kind)
+    except ValueError:
+        return None
+    folder = kind == _FOLDER
+    return _Head(name, size, folder) if written == block and not (folder and (size or name.endswith("/"))) else None
 
 
 def _member(block: bytes, *, strict: bool) -> _Head:
@@ -137,11 +159,8 @@ def files(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a layer, names and bytes.  Raises `BadBundle` for what the writer would not have written."""
     last, count = "", 0
-    while True:
-        block = _exactly(stream, _BLOCK)
-        if block == bytes(_BLOCK):
-            break
-        member = _member(block, strict=True)
+    while (block := _exactly(stream, _BLOCK)) != _END:
+        member = _ours(block) or _member(block, strict=True)
         if not (is_folder if member.folder else is_file)(member.name):
             raise BadBundle(f"an archive has a name that does not belong there: {member.name[:80]!r}")
         if member.name <= last:
@@ -151,11 +170,12 @@ def files(
             raise BadBundle(f"an archive has more than {words.MOST_FILES} members")
         if member.size > words.LARGEST_FILE:
             raise BadBundle(f"an archive has a file of {member.size} bytes")
-        content = _exactly(stream, member.size)
-        if _exactly(stream, -member.size % _BLOCK).strip(b"\0"):
+        if member.folder:
+            continue
+        content = _exactly(stream, member.size + -member.size % _BLOCK)
+        if content[member.size :].strip(b"\0"):
             raise BadBundle("an archive hides bytes between its members")
-        if not member.folder:
-            yield member.name, content
+        yield member.name, content[: member.size]
     seen = 0
     while rest := stream.read(1 << 16):
         seen += len(rest)

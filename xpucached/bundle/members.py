@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 _INPUT: Final = re.compile(rf"{words.INPUTS}/[0-9a-f]{{64}}\Z", re.ASCII)
 _LONGEST_LINE: Final = 256 << 10
+_RECIPE: Final = msgspec.json.Decoder(RecipeLine)
 _IMAGE_LAYERS: Final = {f"{words.LAYER}+{how}": how for how in Compression}
 _RECIPE_LAYERS: Final = {f"{words.RECIPES_LAYER}+{how}": how for how in Compression}
 
@@ -248,26 +248,10 @@ class Bundle:
     ) -> Iterator[tuple[str, bytes]]:
         most = min(words.LARGEST_LAYER, member.layer.size * words.EXPANSION + (1 << 20))
         with self.layout.blob(member.layer) as blob:
-            plain = _Hashed(packing.reader(blob, member.compression, most))
+            plain = packing.reader(blob, member.compression, most)
             yield from archive.files(plain, is_file, is_folder)
             if plain.digest() != member.facts.diff_id:
                 raise BadBundle("a layer holds something else than its member says")
-
-
-class _Hashed:
-    """Notes what passes."""
-
-    def __init__(self, inner: packing.Readable) -> None:
-        self._inner = inner
-        self._digest = hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        data = self._inner.read(size)
-        self._digest.update(data)
-        return data
-
-    def digest(self) -> str:
-        return f"sha256:{self._digest.hexdigest()}"
 
 
 def _is_recipe(name: str) -> bool:
@@ -325,11 +309,13 @@ def _lines(content: bytes) -> dict[str, list[RecipeLine]]:
     found: dict[str, list[RecipeLine]] = {}
     last: tuple[str, str, str] | None = None
     for text in content.splitlines(keepends=True):
+        if len(text) > _LONGEST_LINE:
+            raise BadBundle(f"a recipe cannot be read: it has {len(text)} bytes")
         try:
-            told = messages.parse(text.removesuffix(b"\n"), largest=_LONGEST_LINE)
-            one = msgspec.convert(told, RecipeLine)
-        except (messages.BadMessage, msgspec.ValidationError) as error:
+            one = _RECIPE.decode(text)
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise BadBundle(f"a recipe cannot be read: {error}") from None
+        # So it holds nothing else, and nothing twice.
         if line(one) != text:
             raise BadBundle("a recipe is not written as recipes are")
         if last is not None and (one.kind, one.family, one.at) <= last:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import zlib
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _LEVEL: Final = 9
 _WINDOW: Final = 23
 """The logarithm of how far back a zstd frame may refer: who reads it needs so much memory."""
-_PIECE: Final = 64 << 10
+_PIECE: Final = 256 << 10
 _GZIP: Final = 31
 _FRAME: Final = b"\x28\xb5\x2f\xfd"
 
@@ -73,7 +74,7 @@ class Readable(Protocol):
         """Give so many bytes, and fewer only at the end."""
 
 
-def reader(data: Readable, how: Compression, most: int) -> Readable:
+def reader(data: Readable, how: Compression, most: int) -> Unpacked:
     """Return what decompresses a layer as it is read: one frame, and nothing before or behind it.
 
     Reading raises `BadBundle` for what cannot be decompressed, and after ``most`` bytes.  Raises `MissingExtra`.
@@ -81,22 +82,36 @@ def reader(data: Readable, how: Compression, most: int) -> Readable:
     return _Zstd(data, most) if how is Compression.ZSTD else _Gzip(data, most)
 
 
-class _Bounded:
+class Unpacked:
+    """A layer as it is uncompressed."""
+
     def __init__(self, data: Readable, most: int) -> None:
         self._data = data
         self._most = most
         self._given = 0
-        self._held = bytearray()
+        self._held, self._at = b"", 0
+        self._digest = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        while len(self._held) < size and (part := self._next(max(size - len(self._held), _PIECE))):
-            self._given += len(part)
-            if self._given > self._most:
-                raise BadBundle(f"a layer has more than the {self._most} bytes that it may have")
-            self._held += part
-        given = bytes(self._held[:size])
-        del self._held[:size]
+        """Give so many bytes, and fewer only at the end."""
+        if self._at + size > len(self._held):
+            parts = [self._held[self._at :]]
+            held = len(parts[0])
+            while held < size and (part := self._next(max(size - held, _PIECE))):
+                self._given += len(part)
+                if self._given > self._most:
+                    raise BadBundle(f"a layer has more than the {self._most} bytes that it may have")
+                self._digest.update(part)
+                parts.append(part)
+                held += len(part)
+            self._held, self._at = b"".join(parts), 0
+        given = self._held[self._at : self._at + size]
+        self._at += len(given)
         return given
+
+    def digest(self) -> str:
+        """Return the digest of all of it, once all was read."""
+        return f"sha256:{self._digest.hexdigest()}"
 
     def _next(self, most: int) -> bytes:
         raise NotImplementedError
@@ -112,7 +127,7 @@ class _Bounded:
             raise BadBundle("bytes follow the end of a layer")
 
 
-class _Zstd(_Bounded):
+class _Zstd(Unpacked):
     def __init__(self, data: Readable, most: int) -> None:
         super().__init__(data, most)
         module = _needed()
@@ -137,7 +152,7 @@ class _Zstd(_Bounded):
         return part
 
 
-class _Gzip(_Bounded):
+class _Gzip(Unpacked):
     def __init__(self, data: Readable, most: int) -> None:
         super().__init__(data, most)
         self._inner = zlib.decompressobj(_GZIP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, Final, cast
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from xpucached.bundling.progress import Progress
 
 _LARGEST: Final = 16 << 20
+_OBJECTS: Final = 50_000
+"""So many are made before those that hold each other are looked for: each entry makes some that stay."""
 
 
 def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:  # noqa: PLR0911 - one for each order
@@ -97,6 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--fd", type=int, required=True)
     given = options.parse_args(argv)
     logs.begin("WARNING")
+    # Nothing is kept for long here, and all that was loaded is.
+    gc.freeze()
+    gc.set_threshold(_OBJECTS)
     with os.fdopen(given.order, "rb") as file, os.fdopen(given.fd, "wb") as answers:
 
         def say(what: object) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from xpucached.bundling.library_digests import LibraryDigests
 from xpucached.domain.host import Host, OtherDriver
 from xpucached.host import compiler_files, drivers, gpu_devices, other_driver, survey
 from xpucached.kinds import table
@@ -32,6 +33,7 @@ class UsedDriver(Struct, frozen=True):
     driver: OtherDriver
     host: Host
     switches: Mapping[str, str]  #: variables that are set and change the code that it makes
+    memory: Path | None = None  #: a folder where digests of libraries are remembered
 
     @contextlib.contextmanager
     def compiler_meanwhile(self) -> Iterator[Callable[[], tuple[CompilerLibrary, ...]]]:
@@ -42,7 +44,7 @@ class UsedDriver(Struct, frozen=True):
     @property
     def compiler(self) -> tuple[CompilerLibrary, ...]:
         """Return the libraries that decide about the code; reads them, which takes seconds."""
-        return compiler_files.compiler_files(self.driver.driver)
+        return compiler_files.compiler_files(self.driver.driver, LibraryDigests(self.memory))
 
     def isa(self, target: Target) -> str:
         """Return for which instructions programs are compiled; empty if that is not known.
@@ -70,7 +72,8 @@ def settings(*, user: bool = True) -> Settings:
 @contextlib.contextmanager
 def used(root: Path | None = None, device: str | None = None, timeout: float = 60.0) -> Iterator[UsedDriver]:
     """Ask a driver who it is: the installed one, where nothing else is named.  Raises `HostError` and others."""
-    led = settings().driver.variables
+    own = settings()
+    led = own.driver.variables
     with scratch.directory() as place:
         if root is None and device is None:
             everything = child.environment(led)
@@ -83,7 +86,7 @@ def used(root: Path | None = None, device: str | None = None, timeout: float = 6
             now = datetime.now(UTC)
             host = table.with_targets(Host(now, "", gpu_devices.kernel(), asked.stamp, asked.devices, asked.driver))
             driver = replace(asked, environments=host.environments)
-        yield UsedDriver(driver, host, _switches({**os.environ, **led}))
+        yield UsedDriver(driver, host, _switches({**os.environ, **led}), own.paths.state)
 
 
 def _switches(environ: Mapping[str, str]) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from xpucached.domain.bundles import BundleContent, BundleFacts, ExportReport, R
 from xpucached.domain.plans import NoRecipe
 from xpucached.errors import Conflict, NotFound, RequestError
 from xpucached.kinds import build_options
+from xpucached.kinds.portability import Packed
 from xpucached.kinds.table import KINDS
 from xpucached.printing import quoted
 
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from xpucached.domain.bundles import CompilerLibrary, Compression, ExportBundle
     from xpucached.domain.names import EntryKey, KindName
     from xpucached.domain.plans import Recipe
-    from xpucached.domain.stores import Entry, EntryId
+    from xpucached.domain.stores import Entry
     from xpucached.domain.targets import Target
-    from xpucached.kinds.interface import Portable
+    from xpucached.kinds.portability import Portable
     from xpucached.settings import Settings
 
+_NOWHERE: Final = "its place cannot be checked elsewhere"
 _TWICE: Final = "another slot of the same program travels"
 _ELSEWHERE: Final = "it is for another driver than the installed one"
 _REVOKED: Final = "what it came with is revoked here"
@@ -51,7 +53,9 @@ class _Export:
         self._how: Compression = order.compression or packing.usual()
         self.skipped: Counter[str] = Counter({_REVOKED: chosen.revoked} if chosen.revoked else {})
         self.recipe_count = 0
-        self._packed: dict[EntryId, RecipeLine] = {}  #: the recipes of the programs that travel
+        self.targets: set[Target | None] = set()  #: of the entries that were asked for
+        self._lines: dict[tuple[KindName, str, str], RecipeLine] = {}  #: recipes that travel
+        self._rest: list[Entry] = []  #: entries of whose recipes nothing is known yet
         self._inputs: dict[str, tuple[int, int]] = {}  #: where in the file of inputs each lies, by digest
         self._file = (layout.scratch / "inputs").open("x+b")
 
@@ -61,28 +65,46 @@ class _Export:
 
     def images(self, used: UsedDriver) -> list[Descriptor]:
         """Write an image for each target."""
+        with used.compiler_meanwhile() as compiler:
+            made = (self._image(target, *some, used, compiler) for target, some in sorted(self._placed(used).items()))
+            return [one for one in made if one is not None]
+
+    def _placed(self, used: UsedDriver) -> Mapping[Target, tuple[int, Iterator[Packed]]]:
+        """Return for each target how many entries there are, and they by where they travel."""
+        if self._chosen.walk is not None:
+            return self._chosen.walk
         by_target: defaultdict[Target, dict[EntryKey, Entry]] = defaultdict(dict)
         for entry in sorted(self._chosen.entries, key=lambda one: (one.id.key, one.id)):
             portable, target = KINDS[entry.id.store.kind].portable, entry.environment
             if portable is None or not portable.FORMAT:
+                self._leave(entry)
                 continue
             place = portable.place(entry.id.key)
             if place is None or target is None:
-                self.skipped["its place cannot be checked elsewhere"] += 1
+                self._leave(entry, _NOWHERE)
             elif self._order.made_here and target not in used.driver.environments:
-                self.skipped[_ELSEWHERE] += 1
+                self._leave(entry, _ELSEWHERE)
             elif place in by_target[target]:
-                self.skipped[_TWICE] += 1
+                self._leave(entry, _TWICE)
             else:
                 by_target[target][place] = entry
-        with used.compiler_meanwhile() as compiler:
-            made = (self._image(target, some, used, compiler) for target, some in sorted(by_target.items()))
-            return [one for one in made if one is not None]
+        return {
+            target: (len(some), map(Packed, [some[place] for place in sorted(some)]))
+            for target, some in by_target.items()
+        }
+
+    def _leave(self, entry: Entry, why: str = "") -> None:
+        """Leave a program; its recipe may travel."""
+        if why:
+            self.skipped[why] += 1
+        self.targets.add(entry.environment)
+        self._rest.append(entry)
 
     def _image(
         self,
         target: Target,
-        some: Mapping[EntryKey, Entry],
+        total: int,
+        some: Iterable[Packed],
         used: UsedDriver,
         compiler: Callable[[], tuple[CompilerLibrary, ...]],
     ) -> Descriptor | None:
@@ -92,26 +114,38 @@ class _Export:
         layer = self._layout.layer(self._how, words.LAYER)
         count = 0
         names: set[str] = set()
-        for number, (_, entry) in enumerate(sorted(some.items())):
-            self._progress(number, len(some), f"programs for {target.device}")
+        last: EntryKey | None = None
+        for number, (entry, content) in enumerate(some):
+            self._progress(number, total, f"programs for {target.device}")
+            place = portable.place(entry.id.key)
+            if place is None or entry.environment is None:
+                self._leave(entry, _NOWHERE)
+                continue
+            if place == last:
+                self._leave(entry, _TWICE)
+                continue
+            last = place
             try:
-                files, recipe = portable.pack(entry)
+                files, recipe = content or portable.pack(entry)
             except ValueError as error:
-                self.skipped[str(error).partition(":")[0]] += 1
+                self._leave(entry, str(error).partition(":")[0])
                 continue
             except OSError:
-                self.skipped["it cannot be read"] += 1
+                self._leave(entry, "it cannot be read")
                 continue
             if self._order.made_here and build_options.unknown(recipe.options):
-                self.skipped[_OWN_OPTIONS] += 1
+                self._leave(entry, _OWN_OPTIONS)
                 continue
-            for name, content in sorted(files.items()):
-                layer.add(f"{target.kind}/{name}", content)
+            for name, data in sorted(files.items()):
+                layer.add(f"{target.kind}/{name}", data)
             count += 1
-            with contextlib.suppress(ValueError):  # then it is asked for, and said why there is none
+            self.targets.add(target)
+            try:
                 line = self._written(entry, portable, recipe, target)
                 portable.recipe(entry.id.store, line, recipe.input)
-                self._packed[entry.id] = line
+                self._lines.setdefault((line.kind, line.family, line.at), line)
+            except ValueError:
+                self._leave(entry)  # then it is asked for its recipe, and said why there is none
             names.update(self._chosen.models.get(entry, ()))
         if not count:
             layer.discard()
@@ -137,13 +171,13 @@ class _Export:
 
     def recipes(self) -> Descriptor | None:
         """Write all recipes, each once."""
-        lines: dict[tuple[KindName, str, str], RecipeLine] = {}
-        total = len(self._chosen.entries)
-        for number, entry in enumerate(self._chosen.entries):
-            self._progress(number, total, "recipes")
-            line = self._packed.get(entry.id) or self._line(entry)
+        rest = self._chosen.entries if self._order.recipes_only else self._rest
+        for number, entry in enumerate(rest):
+            self._progress(number, len(rest), "recipes")
+            line = self._line(entry)
             if line is not None:
-                lines.setdefault((line.kind, line.family, line.at), line)
+                self._lines.setdefault((line.kind, line.family, line.at), line)
+        lines = self._lines
         if not lines:
             return None
         layer = self._layout.layer(self._how, words.RECIPES_LAYER)
@@ -193,9 +227,8 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
         layout = stack.enter_context(LayoutWriter(order.dest))
         asking = None if order.recipes_only else stack.enter_context(_meanwhile(order, settings))
         chosen = stack.enter_context(sources.selected(order, settings))
-        if not chosen.entries and not chosen.revoked:
-            origin = " --origin rebuilt" if order.made_here else ""
-            raise NotFound("no entry matches: there is nothing to export", hint=f"see: xpucachectl ls{origin}")
+        if not chosen.entries and not chosen.revoked and chosen.walk is None:
+            raise _nothing(order)
         export_ = stack.enter_context(contextlib.closing(_Export(order, layout, chosen, progress)))
         made: list[Descriptor] = []
         notes: list[str] = []
@@ -204,7 +237,9 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
             used = asking()
             _check_switches(used.switches, order)
             made += export_.images(used)
-            foreign = {one.environment for one in chosen.entries if one.environment not in used.driver.environments}
+            if chosen.walk is not None and not export_.targets:
+                raise _nothing(order)
+            foreign = export_.targets - set(used.driver.environments)
             if foreign - {None} and not order.made_here:
                 notes.append(_unknown(foreign, order.model))
         recipes = None if order.made_here else export_.recipes()
@@ -218,6 +253,11 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
     with made_bundle.layout:
         view = signed_view(made_bundle)
     return ExportReport(view, dict(export_.skipped), export_.recipe_count, tuple(notes))
+
+
+def _nothing(order: ExportBundle) -> NotFound:
+    origin = " --origin rebuilt" if order.made_here else ""
+    return NotFound("no entry matches: there is nothing to export", hint=f"see: xpucachectl ls{origin}")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from xpucached.bundle import members
 from xpucached.bundle.trust import SignatureVerdict
 from xpucached.bundling import drivers
 from xpucached.bundling.inspecting import checked, checked_recipes, programs, recipes_in
-from xpucached.bundling.rebuilding import Recompiler, Shard, is_held, wanted
+from xpucached.bundling.rebuilding import Recompiler, Shard, TakenPlaces, wanted
 from xpucached.bundling.signing import signed_view, verdict
 from xpucached.domain.bundles import (
     Binaries,
@@ -153,10 +153,11 @@ class _Import(contextlib.ExitStack):
         self.source(signed)
         staged = _Staged(self.enter_context(kind.portable.batch(root)), [], [])
         self._staged[member.manifest.digest] = staged
+        taken = TakenPlaces(root)
         for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
             progress(number, member.facts.entries, f"{member.facts.content}")
             place = (target, kind.portable.lineage(recipe))
-            if is_held(root / leaf):
+            if taken.has(leaf):
                 self.present += 1
                 self._there.add(place)
                 continue

@@ -57,6 +57,29 @@ def is_held(leaf: Path) -> bool:
         return True
 
 
+class TakenPlaces:
+    """Which places of a store are taken: the directories of a device are listed once.
+
+    Who fills one of them meanwhile is met when a program is put there.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._below: dict[str, frozenset[str]] = {}
+
+    def has(self, leaf: str) -> bool:
+        """Return whether anything lies at the place of an entry."""
+        top, below, *_ = leaf.split("/")
+        if top not in self._below:
+            try:
+                self._below[top] = frozenset(os.listdir(self._root / top))
+            except FileNotFoundError:
+                self._below[top] = frozenset()
+            except OSError:
+                return is_held(self._root / leaf)
+        return below in self._below[top] and is_held(self._root / leaf)
+
+
 class Shard(Struct, frozen=True):
     """Which part of the recipes is compiled: it follows from each one's content, so hosts need no common order."""
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from xpucached.domain.bundles import ExportBundle
     from xpucached.domain.plans import NoRecipe, Recipe
     from xpucached.domain.stores import Entry
+    from xpucached.domain.targets import Target
+    from xpucached.kinds.portability import Packed
     from xpucached.settings import Settings
 
 
@@ -36,6 +38,8 @@ class Selected(Struct, frozen=True):
     recipe: Callable[[Entry], Recipe | NoRecipe]
     models: Mapping[Entry, tuple[str, ...]]
     revoked: int = 0  #: of what was asked for; they are not among the entries
+    walk: Mapping[Target, tuple[int, Iterator[Packed]]] | None = None
+    """Instead of entries: the targets that were asked for, how many there are about, and they."""
 
 
 @contextlib.contextmanager
@@ -44,8 +48,19 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
     if order.kind is not None and order.kind not in KINDS:
         raise RequestError(f"no kind {order.kind!r}", hint=f"there is: {', '.join(KINDS)}")
     if order.store is not None and order.model is None:
-        entries = tuple(one for one in _scanned(order.store, order.kind) if _wanted(one, order))
-        yield Selected(entries, table.recipe, {})
+        store = _store(order.store, order.kind)
+        portable = KINDS[store.kind].portable
+        walk = None if portable is None or order.recipes_only else portable.walk(store)
+        if walk is None:
+            entries = tuple(one for one in _scanned(store) if _wanted(one, order))
+            yield Selected(entries, table.recipe, {})
+            return
+        asked = {
+            target: (count, (one for one in some if one.entry.state is EntryState.OK))
+            for target, (count, some) in walk.items()
+            if _matches(target, order)
+        }
+        yield Selected((), table.recipe, {}, walk=asked)
         return
     # A store that is named needs none of it, and to load a database takes longer than to read a store.
     from xpucached.catalog import Catalog  # noqa: PLC0415 - see above
@@ -87,8 +102,8 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
         catalog.close()
 
 
-def _scanned(root: Path, kind: str | None) -> Iterator[Entry]:
-    """Look at a store as the daemon does; nothing of it is written."""
+def _store(root: Path, kind: str | None) -> Store:
+    """Return a store that is named."""
     root = Path(os.path.realpath(root))
     try:
         os.scandir(root).close()
@@ -100,20 +115,25 @@ def _scanned(root: Path, kind: str | None) -> Iterator[Entry]:
     if len(known) != 1:
         what = "is no store of a kind that is known" if not known else "looks like a store of several kinds"
         raise NotFound(f"{root} {what}", hint=f"name a cache directory, and its --kind: {', '.join(KINDS)}")
-    store = Store(known[0], root)
+    return Store(known[0], root)
+
+
+def _scanned(store: Store) -> Iterator[Entry]:
+    """Look at a store as the daemon does; nothing of it is written."""
     found = FoundStore(store, StoreOrigin.CONFIGURED, "named")
-    for part in KINDS[known[0]].scanner.parts(found, datetime.now(UTC), (), None, inside=False):
+    for part in KINDS[store.kind].scanner.parts(found, datetime.now(UTC), (), None, inside=False):
         yield from part.entries
 
 
 def _wanted(entry: Entry, order: ExportBundle) -> bool:
-    target = entry.environment
+    return entry.state is EntryState.OK and _matches(entry.environment, order)
+
+
+def _matches(target: Target | None, order: ExportBundle) -> bool:
     if order.driver is not None:
         if target is None:
             return False
         start = order.driver.removesuffix("*")
         if not (target.toolchain.startswith(start) if order.driver.endswith("*") else target.toolchain == start):
             return False
-    if order.device is not None and (target is None or order.device.casefold() not in target.device.casefold()):
-        return False
-    return entry.state is EntryState.OK
+    return order.device is None or (target is not None and order.device.casefold() in target.device.casefold())

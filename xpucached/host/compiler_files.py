@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from xpucached.domain.bundles import CompilerLibrary
 from xpucached.host.roots import HERE
@@ -37,26 +37,42 @@ _FLAGS: Final = (
 others is what a virtual machine may have."""
 
 
-def compiler_files(files: Iterable[DriverFile]) -> tuple[CompilerLibrary, ...]:
+class KnownDigests(Protocol):
+    """Digests of files that were read earlier."""
+
+    def get(self, status: os.stat_result, /) -> str | None:
+        """Return the digest of a file that is like this."""
+
+    def keep(self, status: os.stat_result, digest: str, /) -> None:
+        """Remember the digest of a file that was like this before it was read."""
+
+
+def compiler_files(files: Iterable[DriverFile], known: KnownDigests | None = None) -> tuple[CompilerLibrary, ...]:
     """Return each library once by content; empty if one cannot be read, because then the compiler is not known."""
     found: set[CompilerLibrary] = set()
     for one in files:
         if one.path.name.startswith(_LOADERS):
             continue
-        ident = f"build-id:{one.build_id}" if one.build_id else _content(one.target)
+        ident = f"build-id:{one.build_id}" if one.build_id else _content(one.target, known)
         if ident is None:
             return ()
         found.add(CompilerLibrary(_VERSION.sub(".so", one.path.name), ident))
     return tuple(sorted(found))
 
 
-def _content(path: Path) -> str | None:
+def _content(path: Path, known: KnownDigests | None) -> str | None:
     """Return what stands for a file's content; remembered for as long as it keeps its size and times."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return _read(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    digest = None if known is None else known.get(status)
+    if digest is None:
+        state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        digest = _read(path, state)
+        if digest is not None and known is not None:
+            known.keep(status, digest)
+    return digest
 
 
 @functools.lru_cache(maxsize=64)

@@ -186,11 +186,11 @@ def _elf_damage(data: bytes, depth: int) -> str | None:
         # Nor would we look at the same bytes sixty thousand times.
         return "its sections overlap"
     for name, offset, size in table:
-        content = data[offset : offset + size]
-        if size > 16 and not name.startswith(b".bss") and not content.lstrip(b"\0"):  # noqa: PLR2004
-            if name.startswith((b".text", b".ocl", b".ze_info", b".spv")):
-                return f"section {name.decode('ascii', 'replace')} is all zero"
+        if not name.startswith((b".text", b".ocl", b".ze_info", b".spv")):
             continue
+        content = data[offset : offset + size]
+        if size > 16 and not content.lstrip(b"\0"):  # noqa: PLR2004
+            return f"section {name.decode('ascii', 'replace')} is all zero"
         if name == b".ocl.ir" and size and not content.startswith((*BITCODE, SPIRV)):
             return "section .ocl.ir is no LLVM bitcode"
         if name == b".spv" and size and not content.startswith(SPIRV):

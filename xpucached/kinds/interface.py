@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from xpucached.kinds.portability import Portable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
     from xpucached.domain.activity import FileEvent, Program, WatchSpec
-    from xpucached.domain.bundles import RecipeLine
     from xpucached.domain.defects import Defect, StoreFault
     from xpucached.domain.diagnosis import RuntimeCheck
     from xpucached.domain.host import Host, OtherDriver, Process
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from xpucached.domain.targets import Target
     from xpucached.domain.traces import RuntimeTrace
     from xpucached.domain.trash import Repair, Restored, Trashed, TrashLabel
-    from xpucached.kinds.batches import Batch
     from xpucached.planning.activity import Activity, Half
 
     Failed = Callable[[Path, OSError], None]
@@ -338,47 +338,6 @@ class Preflight(Protocol):
         self, runtime: SyclRuntime, variables: Mapping[str, str], now: datetime, timeout: float = 60.0
     ) -> RuntimeCheck:
         """Find out whether programs crash when the cache is on with this runtime.  Blocks."""
-
-
-class Portable(Protocol):
-    """Without it, entries stay on their host."""
-
-    @property
-    def FORMAT(self) -> str:  # noqa: N802 - a constant of the module
-        """How its runtime lays files out, in a word; empty where compiled programs do not travel, but recipes."""
-
-    def is_file(self, name: str) -> bool:
-        """Return whether a file of a bundle may be called so, by its path below the kind's folder.  Pure."""
-
-    def place(self, key: EntryKey) -> EntryKey | None:
-        """Return the key under which an entry travels; None if it does not.  Pure."""
-
-    def pack(self, entry: Entry) -> tuple[Mapping[str, bytes], Recipe]:
-        """Return the files of an entry as they travel, by their paths below the kind's folder, and what `unpack` does.
-
-        Raises as it does, and OSError.
-        """
-
-    def unpack(self, store: Store, target: Target, files: Mapping[str, bytes]) -> tuple[Recipe, bytes]:
-        """Take apart what lay in one directory of a bundle, for `batch`.
-
-        Raises ValueError unless all of it belongs together, to that place, and to that target.
-        """
-
-    def batch(self, root: Path) -> Batch:
-        """Begin to put programs into a store; what was not published goes at the end.  Raises OSError."""
-
-    def lineage(self, recipe: Recipe) -> str:
-        """Return what stays of an entry's key whatever compiles it."""
-
-    def facts(self, recipe: Recipe) -> Mapping[str, str]:
-        """Return what of a recipe's facts travels: what changes the program."""
-
-    def recipe(self, store: Store, line: RecipeLine, given: bytes) -> Recipe:
-        """Return a recipe that travelled, with what it is compiled from.
-
-        Raises ValueError unless it is one that could be exported, and is called as `lineage` says.
-        """
 
 
 @dataclass(frozen=True, slots=True)

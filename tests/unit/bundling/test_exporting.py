@@ -93,7 +93,7 @@ def test_a_store_that_may_not_be_read_is_told_from_what_is_none(tmp_path: Path) 
     os.seteuid(before or 65534)
     try:
         with pytest.raises(Denied, match=f"{closed} may not be read"):
-            list(sources._scanned(closed, None))
+            sources._store(closed, None)
     finally:
         os.seteuid(before)
 
@@ -115,7 +115,7 @@ def test_a_damaged_program_or_one_that_is_replaced_meanwhile_does_not_travel(
     sycl_store: SyclStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, damaged = sycl_store.add("_ZTS1a"), sycl_store.add("_ZTS1b", binary=native(300)[:200])
-    entries = {one.id.key: one for one in sources._scanned(sycl_store.root, None)}
+    entries = {one.id.key: one for one in sources._scanned(sources._store(sycl_store.root, None))}
     found = {
         leaf.bin.parent: entries[EntryKey(str(leaf.bin.relative_to(sycl_store.root).with_suffix("")))]
         for leaf in (whole, damaged)

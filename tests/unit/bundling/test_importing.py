@@ -100,7 +100,7 @@ def begun(place: Path, more: UsedDriver, into: Path) -> importing._Import:
 def installed(monkeypatch: pytest.MonkeyPatch) -> UsedDriver:
     """Return a driver whose compiler is that of the bundle, unless a test says otherwise."""
     monkeypatch.setattr(importing, "verdict", lambda *_: SignatureVerdict("key", ""))
-    monkeypatch.setattr(compiler_files, "compiler_files", lambda _: (LIBRARY,))
+    monkeypatch.setattr(compiler_files, "compiler_files", lambda *_: (LIBRARY,))
     monkeypatch.setattr(UsedDriver, "isa", lambda *_: "cpu:0")
     here = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
     return UsedDriver(OtherDriver((TARGET,), "", {}), here, {})
@@ -113,7 +113,7 @@ def test_room_is_asked_for_what_is_taken_in_as_it_is(
     with begun(tmp_path / "fits", installed, tmp_path / "store") as todo, pytest.raises(DiskError, match="less room"):
         todo.judge_all(lambda *_: None)
 
-    monkeypatch.setattr(compiler_files, "compiler_files", lambda _: (CompilerLibrary("libigc.so", "build-id:01"),))
+    monkeypatch.setattr(compiler_files, "compiler_files", lambda *_: (CompilerLibrary("libigc.so", "build-id:01"),))
     with begun(tmp_path / "other", installed, tmp_path / "store") as todo:
         todo.judge_all(lambda *_: None)
 

@@ -53,6 +53,11 @@ def batch(root: Path) -> Batch:  # noqa: ARG001
     raise ValueError("programs of this kind do not travel")
 
 
+def walk(store: Store) -> None:  # noqa: ARG001
+    """Return None: no entry travels; see `Portable.walk`."""
+    return
+
+
 def lineage(recipe: Recipe) -> str:
     """Return what the trace says of it; see `Portable.lineage`."""
     return recipe.facts[_LINEAGE]

@@ -14,7 +14,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from xpucached.domain.defects import Defect
@@ -102,6 +102,19 @@ def string_hash(data: bytes) -> int:
     return _hash_function()(data)
 
 
+def directory_name(data: bytes) -> str:
+    """Return what the runtime calls the directory of a field; devices and options come again and again."""
+    return _known_name(data) if len(data) <= _SHORT else str(string_hash(data))
+
+
+_SHORT: Final = 512
+
+
+@lru_cache(maxsize=1024)
+def _known_name(data: bytes) -> str:
+    return str(string_hash(data))
+
+
 def text(data: bytes) -> str:
     """Decode what a runtime wrote; bytes that are no UTF-8 stay visible as escapes."""
     return data.decode("utf-8", "backslashreplace")
@@ -135,10 +148,10 @@ class Source:
     def directories(self) -> tuple[str, str, str, str]:
         """Where a program looks for this entry.  Only for a whole source."""
         return (
-            str(string_hash(self.device)),
-            str(string_hash(self.image)),
-            str(string_hash(self.constants)),
-            str(string_hash(self.options)),
+            directory_name(self.device),
+            directory_name(self.image),
+            directory_name(self.constants),
+            directory_name(self.options),
         )
 
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from xpucached.binaries import formats
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import Recipe
-from xpucached.domain.stores import EntryId
+from xpucached.domain.stores import Entry, EntryId, FoundStore, StoreOrigin
 from xpucached.kinds import fs, images, listing
-from xpucached.kinds.sycl import entry_format, recipes, targets
+from xpucached.kinds.known_cursor import KnownCursor
+from xpucached.kinds.portability import Packed
+from xpucached.kinds.sycl import entry_format, reader, recipes, scanner, targets
+from xpucached.kinds.sycl.scan_state import ScanState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from xpucached.domain.bundles import RecipeLine
-    from xpucached.domain.stores import Entry, Store
+    from xpucached.domain.stores import Store
     from xpucached.domain.targets import Target
 
 FORMAT: Final = "dirs-v1"
@@ -29,6 +33,8 @@ _FILE: Final = re.compile(r"(?:0|[1-9][0-9]{0,19})(?:/(?:0|[1-9][0-9]{0,19})){3}
 _SLOT: Final = "0"
 _FIELDS: Final = 4
 _FRAME: Final = 16
+_PLAIN: Final = frozenset({f"{_SLOT}.bin", f"{_SLOT}.src"})
+_ACCESSED: Final = f"{_SLOT}_access_time.txt"
 _NEW: Final = {"file-mode": "644", "directory-mode": "755", "access-time": "kept"}
 """How what came from elsewhere lies in a store: a birth time goes with it, or the runtime would never let it go."""
 
@@ -52,18 +58,23 @@ def pack(entry: Entry) -> tuple[Mapping[str, bytes], Recipe]:
         here, status = stack.enter_context(fs.root_directory(os.fspath(entry.id.store.root)))
         for name in path:
             here = stack.enter_context(fs.directory_in(here, name, status.st_dev))
-        if listing.exists(here, f"{slot}.lock"):
-            raise ValueError("a program is writing it")
-        source, before = _read(here, f"{slot}.src")
-        program, _ = _read(here, f"{slot}.bin")
-        # Who replaced one meanwhile replaced both.
-        after = os.stat(f"{slot}.src", dir_fd=here, follow_symlinks=False)
-        if _state(after) != _state(before) or listing.exists(here, f"{slot}.lock"):
-            raise ValueError("a program is writing it")
-    files = {f"{'/'.join(path)}/{_SLOT}.bin": program, f"{'/'.join(path)}/{_SLOT}.src": source}
-    if entry.environment is None:
+        return _packed(here, "/".join(path), slot, entry.id.store, entry.environment)
+
+
+def _packed(leaf: int, path: str, slot: str, store: Store, target: Target | None) -> tuple[Mapping[str, bytes], Recipe]:
+    """Do so in a leaf that is open.  Raises as `pack` does."""
+    if listing.exists(leaf, f"{slot}.lock"):
+        raise ValueError("a program is writing it")
+    source, before = _read(leaf, f"{slot}.src")
+    program, _ = _read(leaf, f"{slot}.bin")
+    # Who replaced one meanwhile replaced both.
+    after = os.stat(f"{slot}.src", dir_fd=leaf, follow_symlinks=False)
+    if _state(after) != _state(before) or listing.exists(leaf, f"{slot}.lock"):
+        raise ValueError("a program is writing it")
+    files = {f"{path}/{_SLOT}.bin": program, f"{path}/{_SLOT}.src": source}
+    if target is None:
         raise ValueError("it does not say what it is for")
-    recipe, _ = unpack(entry.id.store, entry.environment, files)
+    recipe, _ = unpack(store, target, files)
     return files, recipe
 
 
@@ -92,7 +103,7 @@ def unpack(store: Store, target: Target, files: Mapping[str, bytes]) -> tuple[Re
         raise ValueError(f"its source is damaged: {source.detail}")
     if "/".join(source.directories) != leaf:
         raise ValueError("it does not lie where its content belongs")
-    if source.device != entry_format.data(targets.identity(target)):
+    if source.device != targets.device_field(target):
         raise ValueError("it is for another environment")
     frame = entry_format.frame(program[:_FRAME], len(program), lambda at: program[at : at + 8])
     if frame.defect is not None or int.from_bytes(program[:8], "little") != 1:
@@ -111,9 +122,79 @@ def batch(root: Path) -> recipes.LeafBatch:
     return recipes.LeafBatch(root)
 
 
+def walk(store: Store) -> Mapping[Target, tuple[int, Iterator[Packed]]] | None:
+    """Go through a store once; see `Portable.walk`."""
+    found: dict[Target, tuple[int, Iterator[Packed]]] = {}
+    look = _Look(store, datetime.now(UTC))
+    with look.opened() as state:
+        for name in sorted(listing.names(state.root)):
+            if entry_format.NUMBER.match(name):
+                target = reader.environment_of(state, name)
+                if target is None or target in found:
+                    return None
+                with fs.directory_in(state.root, name, state.device) as here:
+                    found[target] = (len(listing.names(here)), look.device(name, target))
+            elif name == entry_format.RTC:
+                return None
+    return found
+
+
+class _Look:
+    """Goes through a store, one device after the other."""
+
+    def __init__(self, store: Store, now: datetime) -> None:
+        self._store = store
+        self._now = now
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[ScanState]:
+        """Open the store as a scan does that knows nothing."""
+        found = FoundStore(self._store, StoreOrigin.CONFIGURED, "named")
+        with fs.root_directory(os.fspath(self._store.root)) as (root, status):
+            yield ScanState(found, self._now, KnownCursor(()), None, False, False, root, status)  # noqa: FBT003
+
+    def device(self, name: str, target: Target) -> Iterator[Packed]:
+        """Yield the entries below the directory of a device."""
+        with self.opened() as state:
+            yield from self._below(state, state.root, state.status.st_uid, name, "", target)
+
+    def _below(
+        self, state: ScanState, parent: int, owner: int, name: str, above: str, target: Target
+    ) -> Iterator[Packed]:
+        try:
+            here, status = fs.enter(parent, name, state.device, owner)
+        except OSError as error:
+            if fs.passing(error):
+                raise
+            return
+        path = f"{above}{name}"
+        try:
+            if path.count("/") == _FIELDS - 1:
+                yield from self._leaf(state, here, path, target)
+                return
+            for below in sorted(listing.names(here)):
+                if entry_format.NUMBER.match(below):
+                    yield from self._below(state, here, status.st_uid, below, f"{path}/", target)
+        finally:
+            os.close(here)
+
+    def _leaf(self, state: ScanState, leaf: int, path: str, target: Target) -> Iterator[Packed]:
+        """Pack the only entry of a leaf; what is otherwise is looked at as a scan does."""
+        files = {one.name for one in listing.entries(leaf) if one.is_file(follow_symlinks=False)}
+        if files - {_ACCESSED} == _PLAIN:
+            try:
+                content = _packed(leaf, path, _SLOT, self._store, target)
+            except (ValueError, OSError):
+                pass
+            else:
+                yield Packed(Entry(content[1].entry, "", 0, 0, self._now, None, environment=target), content)
+                return
+        yield from map(Packed, sorted(scanner.leaf(state, leaf, path), key=lambda one: one.id.key))
+
+
 def lineage(recipe: Recipe) -> str:
     """Return the leaf below the device's directory; see `Portable.lineage`."""
-    return "/".join(str(entry_format.string_hash(one)) for one in (recipe.input, b"", recipe.options))
+    return "/".join(map(entry_format.directory_name, (recipe.input, b"", recipe.options)))
 
 
 def facts(recipe: Recipe) -> Mapping[str, str]:  # noqa: ARG001 - modes are each host's own

@@ -106,7 +106,7 @@ def _stamp(look: ScanState, key: EntryKey) -> str | None:
     return None if row is None else row.stamp
 
 
-def _environment(look: ScanState, device: str) -> Target | None:
+def environment_of(look: ScanState, device: str) -> Target | None:
     """Return what a device directory stands for, from the head of one of its entries."""
     if device not in look.environments:
         look.environments[device] = None
@@ -355,7 +355,7 @@ def _run_time_compiled(look: ScanState, leaf: int, path: tuple[str, ...], slot: 
     link = links(look, leaf, slot, (".bin",))
     if link is not None:
         return _Reading(_defective(entry, link))
-    entry = replace(entry, environment=_environment(look, path[1]), observed=True)
+    entry = replace(entry, environment=environment_of(look, path[1]), observed=True)
     recorded = _recorded_time(leaf, slot)
     if recorded is not None:
         entry = replace(entry, created=min(recorded, entry.created))

@@ -26,7 +26,7 @@ from xpucached.kinds import fs, images, listing
 from xpucached.kinds.sycl import entry_format, locks, makers, targets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from xpucached.domain.recipes import RecordedRecipe
@@ -102,9 +102,8 @@ def unusable(environment: Target, binary: bytes) -> str | None:
 
 
 def _path(recipe: Recipe, target: Target) -> list[str]:
-    identity = entry_format.data(targets.identity(target))
-    hashed = (identity, recipe.input, b"", recipe.options)
-    return [str(entry_format.string_hash(one)) for one in hashed]
+    hashed = (targets.device_field(target), recipe.input, b"", recipe.options)
+    return list(map(entry_format.directory_name, hashed))
 
 
 def expected_key(recipe: Recipe, target: Target) -> EntryKey:
@@ -130,11 +129,12 @@ class LeafBatch:
         self._stack = contextlib.ExitStack()
         self._pool = ThreadPoolExecutor(_WAITING)
         self._syncing: deque[Future[None]] = deque()
-        self._opened = contextlib.ExitStack()
         self._descriptors: list[int] = []  #: what was written and the disk may not have yet
         self._root = self._device = self._staging = -1
         self._beside: dict[str, tuple[list[str], int]] = {}
         """What is beside: by its name there, where it goes and the mode of its directories."""
+        self._entered: tuple[str, int, os.stat_result] | None = None
+        """The device's directory into which the one before went: its name, its descriptor, and what it is."""
 
     def __enter__(self) -> Self:
         self._root, status = self._stack.enter_context(fs.root_to_change(self._path))
@@ -142,8 +142,10 @@ class LeafBatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._stack, self._opened:
+        with self._stack:
             self._pool.shutdown()
+            _close(self._descriptors)
+            self._leave()
             _ours.difference_update(self._beside)
             for name in self._beside:
                 _discard(self._staging, name)
@@ -152,18 +154,19 @@ class LeafBatch:
 
     def add(self, recipe: Recipe, environment: Target, binary: bytes) -> None:
         """Write a program beside.  Raises OSError."""
-        identity = entry_format.data(targets.identity(environment))
-        fields = (identity, recipe.options, b"", recipe.input)
+        fields = (targets.device_field(environment), recipe.options, b"", recipe.input)
         source = b"".join(struct.pack("<Q", len(one)) + one for one in fields)
         file_mode, directory_mode = (int(recipe.facts[name], 8) for name in (_FILE_MODE, _DIRECTORY_MODE))
         contents = {"0.bin": struct.pack("<QQ", 1, len(binary)) + binary, "0.src": source}
         if _ACCESS_TIME in recipe.facts:
             contents["0_access_time.txt"] = b"%d" % time.time_ns()
         name = self._made(directory_mode, _path(recipe, environment))
-        leaf = self._opened.enter_context(fs.directory_in(self._staging, name, self._device))
-        for file, content in contents.items():
-            self._descriptors.append(self._opened.enter_context(_written(leaf, file, content, file_mode)))
+        leaf, _ = fs.enter(self._staging, name, self._device, os.geteuid())
         self._descriptors.append(leaf)
+        for file, content in contents.items():
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._descriptors.append(os.open(file, flags, file_mode & 0o666, dir_fd=leaf))
+            _write(self._descriptors[-1], content, file_mode & 0o666)
         if not self._together or len(self._descriptors) >= _TOGETHER * (len(contents) + 1):
             self._sync()
 
@@ -172,8 +175,8 @@ class LeafBatch:
         while len(self._syncing) >= _WAITING:
             self._syncing.popleft().result()
         # Who waits for them closes them.
-        self._syncing.append(self._pool.submit(_wait, self._opened.pop_all(), tuple(self._descriptors)))
-        self._descriptors.clear()
+        descriptors, self._descriptors = self._descriptors, []
+        self._syncing.append(self._pool.submit(_wait, descriptors))
 
     def publish(self) -> Iterator[EntryKey | None]:
         """Wait until the disk has them all, and put one after the other in its place; see `Portable.batch`."""
@@ -181,7 +184,7 @@ class LeafBatch:
         while self._syncing:
             self._syncing.popleft().result()
         for name, (path, mode) in list(self._beside.items()):
-            placed = any(_place(self._root, self._staging, name, path, mode, self._device) for _ in range(_RETRIES))
+            placed = any(self._place(name, path, mode) for _ in range(_RETRIES))
             if not placed:
                 # Nothing is said to be there that is not: who removed what was beside must be told of.
                 os.stat(name, dir_fd=self._staging, follow_symlinks=False)
@@ -189,6 +192,43 @@ class LeafBatch:
             del self._beside[name]
             _ours.discard(name)
             yield EntryKey("/".join((*path, "0"))) if placed else None
+
+    def _place(self, name: str, path: list[str], mode: int) -> bool:
+        """Rename a leaf into place: False if there is one already, or if its parents went away just now."""
+        opened: list[int] = []
+        try:
+            here, status = self._enter(path[0], mode)
+            for part in path[1:-1]:
+                _make(part, mode, here)
+                here, status = fs.enter(here, part, self._device, status.st_uid)
+                opened.append(here)
+            os.rename(name, path[-1], src_dir_fd=self._staging, dst_dir_fd=here)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                return False
+            raise
+        finally:
+            _close(opened)
+        return True
+
+    def _enter(self, name: str, mode: int) -> tuple[int, os.stat_result]:
+        """Open the directory of a device, or the same again if that is still what has this name."""
+        if self._entered is not None and self._entered[0] == name:
+            _, here, status = self._entered
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(name, dir_fd=self._root, follow_symlinks=False)
+                if (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino):
+                    return here, status
+        self._leave()
+        _make(name, mode, self._root)
+        here, status = fs.enter(self._root, name, self._device, os.fstat(self._root).st_uid)
+        self._entered = (name, here, status)
+        return here, status
+
+    def _leave(self) -> None:
+        if self._entered is not None:
+            os.close(self._entered[1])
+            self._entered = None
 
     def _made(self, mode: int, path: list[str]) -> str:
         """Make a directory beside; give its name there."""
@@ -226,50 +266,36 @@ def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
             return
 
 
-def _wait(opened: contextlib.ExitStack, descriptors: Sequence[int]) -> None:
+def _wait(descriptors: list[int]) -> None:
     """Wait until the disk has what was written, and close it."""
-    with opened:
+    try:
         # All of it is on its way before the first is waited for: then the file system's journal is written once for
         # many, and not for each.
         for one in descriptors:
             os.posix_fadvise(one, 0, 0, os.POSIX_FADV_DONTNEED)
         for one in descriptors:
             os.fsync(one)
-
-
-@contextlib.contextmanager
-def _written(leaf: int, name: str, content: bytes, mode: int) -> Iterator[int]:
-    """Write a file; give its descriptor."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, 0o600, dir_fd=leaf)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fchmod(descriptor, mode & 0o666)
-        yield descriptor
     finally:
-        os.close(descriptor)
+        _close(descriptors)
 
 
-def _place(root: int, staging: int, name: str, path: list[str], mode: int, device: int) -> bool:
-    """Rename a leaf into place: False if there is one already, or if its parents went away just now."""
-    with contextlib.ExitStack() as stack:
-        here = root
-        for part in path[:-1]:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, mode, dir_fd=here)
-            try:
-                here = stack.enter_context(fs.directory_in(here, part, device))
-            except FileNotFoundError:
-                return False
-        try:
-            os.rename(name, path[-1], src_dir_fd=staging, dst_dir_fd=here)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-                return False
-            raise
-    return True
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def _make(name: str, mode: int, parent: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=parent)
+
+
+def _write(descriptor: int, content: bytes, mode: int) -> None:
+    """Write a new file, and give it the mode that it shall have whatever the mask of this process is."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+        os.fchmod(descriptor, mode)
 
 
 def _discard(staging: int, name: str) -> None:

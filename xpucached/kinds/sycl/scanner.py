@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -258,6 +259,15 @@ def _walk_run_time_compiled(look: ScanState) -> Iterator[Scan]:
                     yield from _leaf(look, leaf, (entry_format.RTC, name), entry_format.IR_FILE, ())
             else:
                 look.foreign += 1
+
+
+def leaf(look: ScanState, descriptor: int, path: str) -> Sequence[Entry]:
+    """Look at one leaf only."""
+    told = [one.entries for one in _leaf(look, descriptor, tuple(path.split("/")), entry_format.SLOT_FILE, ())]
+    # One that was told twice has changed meanwhile.
+    found = {one.id.key: one for one in itertools.chain(*told, look.entries)}
+    look.entries.clear()
+    return tuple(found.values())
 
 
 def _leaf(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from xpucached.binaries.formats import SECTION
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -46,7 +48,8 @@ def table_damage(data: bytes) -> str | None:
     (kind,) = struct.unpack_from("<H", data, 16)
     (table,) = struct.unpack_from("<Q", data, 40)
     _, count, names = struct.unpack_from("<3H", data, 58)
-    sections = [_Section(*struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * number)) for number in range(count)]
+    rows_of = SECTION.iter_unpack(memoryview(data)[table : table + SECTION.size * count])
+    sections = list(map(_Section._make, rows_of))
     left = _ROWS
     for number, section in enumerate(sections):
         rows = section.size // 16

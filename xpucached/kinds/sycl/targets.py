@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.host import DriverAnswer
 from xpucached.domain.names import Architecture, KindName
 from xpucached.domain.targets import Target
 from xpucached.host import gpu_devices
+from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
     from xpucached.domain.host import Host
@@ -39,6 +41,12 @@ def identity(target: Target) -> str:
     """Return the runtime's device id string, as it stands in an entry."""
     answer = answer_of(target)
     return f"{answer.platform}/{answer.device}/{answer.version}/{answer.driver}"
+
+
+@lru_cache(maxsize=256)
+def device_field(target: Target) -> bytes:
+    """Return the same as an entry has it."""
+    return entry_format.data(identity(target))
 
 
 def targets(host: Host) -> tuple[Target, ...]:
