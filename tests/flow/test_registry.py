@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from tests.support.registries import RealRegistry
 
 CTL: Final = (sys.executable, "-m", "xpucached.cli", "bundle")
-KILLS: Final = int(os.environ.get("XPUCACHED_REGISTRY_KILLS", "8"))
+KILLS: Final = 2
+"""Of each; `test_registry_kills.py` has more of them."""
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def killed(work: Callable[[], object], draw: random.Random, longest: float) -> b
 def test_whoever_is_killed_leaves_the_old_state(
     registry: RealRegistry, bundle: Path, access: RegistryAccess, tmp_path: Path
 ) -> None:
-    """At so many random moments each as XPUCACHED_REGISTRY_KILLS says."""
+    """At a few random moments each."""
     plain = bundles.tar(bundles.good())
     both = (bundle, bundles.forge(tmp_path / "other", bundles.packed(plain), bundles.facts(plain, made_by="x")))
     known = [content(one) for one in both]

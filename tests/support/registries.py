@@ -169,7 +169,14 @@ class Request(http.server.BaseHTTPRequestHandler):
     def answer(self) -> None:
         """Answer to whatever it is."""
         registry = self.registry
-        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        size = int(self.headers.get("Content-Length") or 0)
+        self.body = b""
+        with contextlib.suppress(OSError):
+            self.body = self.rfile.read(size)
+        if len(self.body) < size:
+            # Who sends it was killed.
+            self.close_connection = True
+            return
         self.auth = self.headers.get("Authorization", "")
         registry.seen.append((self.command, self.path, self.auth, self.headers.get("Range", "")))
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 import urllib.request
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -191,13 +192,17 @@ class Transport:
         """``patience`` are the seconds that the other side may be silent.  Raises `RegistryError` for ``ca_file``."""
         self.plain_http = plain_http
         self._patience = patience
-        self._tls = ssl.create_default_context()
         if ca_file is not None:
             try:
                 self._tls.load_verify_locations(ca_file)
             except (OSError, ssl.SSLError) as error:
                 why = error.strerror or error
                 raise RegistryError(f"{ca_file} holds no certificates that can be read: {why}") from error
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        # Where all is without TLS, the system's authorities need not be read.
+        return ssl.create_default_context()
 
     def ask(
         self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None = None

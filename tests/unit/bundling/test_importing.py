@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from xpucached.bundle.members import Bundle
 
+KILLS: Final = 50
 LIBRARY: Final = CompilerLibrary("libigc.so", "build-id:00")
 GIVEN: Final = facts(b"", compiler=(LIBRARY,), isa="cpu:0")
 NEXT: Final = sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3")
@@ -186,9 +187,9 @@ def test_a_killed_import_leaves_whole_entries_and_is_done_by_the_next(tmp_path: 
         root.mkdir()
         kills = 0
         # All of a batch is published at its end, which on a busy machine few of them see.
-        while kills < 20 or not any(root.glob("[0-9]*/*/*/*")):
+        while kills < KILLS or not any(root.glob("[0-9]*/*/*/*")):
             pid = forks.copy(partial(publish, root))
-            time.sleep(draw.uniform(0, whole * (1 + kills / 20)))
+            time.sleep(draw.uniform(0, whole * (1 + kills / KILLS)))
             kills += 1
             forks.kill(pid)
             for one in root.glob("[0-9]*/*/*/*"):

@@ -37,7 +37,7 @@ def both(
 ) -> tuple[ExportReport, int]:
     """Export a store in both ways, which give the same; give the report, and how many were packed on the way."""
     met: list[bool] = []
-    walk = portable._Look._leaf
+    walk = portable._Walk._leaf
 
     def leaf(*given: object) -> object:
         for one in walk(*given):  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def both(
         return exporting.export(order, lambda *_: None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(portable._Look, "_leaf", leaf)
+        patch.setattr(portable._Walk, "_leaf", leaf)
         quick = exported("quick")
         patch.setattr(portable, "walk", lambda _: None)
         slow = exported("slow")

@@ -125,7 +125,7 @@ def batch(root: Path) -> recipes.LeafBatch:
 def walk(store: Store) -> Mapping[Target, tuple[int, Iterator[Packed]]] | None:
     """Go through a store once; see `Portable.walk`."""
     found: dict[Target, tuple[int, Iterator[Packed]]] = {}
-    look = _Look(store, datetime.now(UTC))
+    look = _Walk(store, datetime.now(UTC))
     with look.opened() as state:
         for name in sorted(listing.names(state.root)):
             if entry_format.NUMBER.match(name):
@@ -139,7 +139,7 @@ def walk(store: Store) -> Mapping[Target, tuple[int, Iterator[Packed]]] | None:
     return found
 
 
-class _Look:
+class _Walk:
     """Goes through a store, one device after the other."""
 
     def __init__(self, store: Store, now: datetime) -> None:
