@@ -93,6 +93,8 @@ PROBLEMS: Final[Mapping[str, CheckState]] = {
     "workers-forbidden": CheckState.WORKER_FAILED,
     "automatic-job-failed": CheckState.PROBLEM,
     "catalog-rebuilt": CheckState.PROBLEM,
+    "push-failed": CheckState.PROBLEM,
+    "push-overdue": CheckState.PROBLEM,
     "revocations-unknown": CheckState.PROBLEM,
     "revoked-entries": CheckState.PROBLEM,
     "state-not-kept": CheckState.PROBLEM,

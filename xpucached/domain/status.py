@@ -13,6 +13,7 @@ from xpucached.domain.host import DriverChange, Host, Problem
 from xpucached.domain.jobs import UNDER_WAY, WARMING, Job
 from xpucached.domain.models import ModelStatus, Warmth
 from xpucached.domain.names import AwareDatetime, ModelName
+from xpucached.domain.pushes import PushOutcome
 from xpucached.domain.shifts import Shift
 from xpucached.domain.stores import StoreStatus
 from xpucached.domain.usage import Saved
@@ -60,6 +61,7 @@ class Status(Struct, frozen=True):
     ahead: tuple[Ahead, ...] = ()  #: drivers that lie here and are not installed yet
     ahead_refused: tuple[str, ...] = ()  #: why some of what lies there is not looked at
     shifts: tuple[Shift, ...] = ()  #: what became slower or faster with a change, and nobody has seen yet
+    pushed: PushOutcome | None = None  #: what became of the last push of what was compiled here
 
 
 MOST_NAMES: Final = 1000

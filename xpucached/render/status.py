@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xpucached.domain.activity import Watching
     from xpucached.domain.ahead import Ahead
     from xpucached.domain.checks import Check
+    from xpucached.domain.pushes import PushOutcome
     from xpucached.domain.status import Status
     from xpucached.domain.targets import Target
     from xpucached.render.text import TextStyle
@@ -67,6 +68,7 @@ def status(value: Status, style: TextStyle) -> str:
         pairs.append(("driver", f"changed {age(last.at, style.now)}{_change(last.appeared, last.vanished)}"))
     pairs += [("next driver", _ahead(one)) for one in value.ahead]
     pairs += [("next driver", plain(one)) for one in value.ahead_refused]
+    pairs.append(("pushed", "" if value.pushed is None else _pushed(value.pushed, style)))
     parts.append(facts(pairs, style))
     if value.host is not None and value.host.devices:
         parts.append(section("Devices", device_table(value.host.devices, style), style))
@@ -116,6 +118,20 @@ def headline(sentence: str) -> tuple[str, str]:
         if at > 0 and cells(sentence[:at]) <= _LONGEST:
             return sentence[:at].rstrip(), sentence[at:].lstrip(" :,").strip()
     return cut(sentence, _LONGEST), sentence
+
+
+def _pushed(last: PushOutcome, style: TextStyle) -> str:
+    """Write what became of the last push of what was compiled here."""
+    if last.error:
+        what = "failed"
+    elif last.digest:
+        what = f"{plain(last.digest[:_DIGEST])} to {plain(last.reference)}"
+    else:
+        what = "there was nothing to push"
+    return f"{what}, {age(last.at, style.now)}"
+
+
+_DIGEST: Final = len("sha256:") + 12
 
 
 def _ahead(one: Ahead) -> str:

@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from xpucached import __version__
+from xpucached.bundle import pushes
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.shifts import unseen_shifts
 from xpucached.catalog.stores import all_stores
 from xpucached.catalog.surveys import driver_changes
 from xpucached.domain.activity import Watching, WatchMode
+from xpucached.domain.pushes import trouble as push_trouble
 from xpucached.domain.status import Status
 from xpucached.errors import CatalogError
 from xpucached.planning import verdict as verdicts
 from xpucached.service.problems import catalog_failing, not_watched
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from xpucached.catalog.figures import Summary
     from xpucached.domain.host import DriverChange
     from xpucached.domain.models import ModelStatus
+    from xpucached.domain.pushes import PushOutcome
     from xpucached.domain.shifts import Shift
     from xpucached.domain.stores import StoreStatus
     from xpucached.service.accounting import Accountant
@@ -35,7 +40,13 @@ if TYPE_CHECKING:
     from xpucached.service.store_finder import StoreFinder
 
     _Known = tuple[
-        tuple[ModelStatus, ...], Summary, tuple[StoreStatus, ...], tuple[DriverChange, ...], tuple[Shift, ...]
+        tuple[ModelStatus, ...],
+        Summary,
+        tuple[StoreStatus, ...],
+        tuple[DriverChange, ...],
+        tuple[Shift, ...],
+        PushOutcome | None,
+        datetime | None,
     ]
 
 
@@ -101,11 +112,14 @@ class StatusKeeper:
                     catalog.read(all_stores),
                     catalog.read(driver_changes, 5),
                     catalog.read(unseen_shifts),
+                    pushes.last(context.settings.paths.state),
+                    pushes.set_up(context.settings.file.parent),
                 )
 
-        models, summary, stores, changes, shifts = await asyncio.to_thread(look)
+        models, summary, stores, changes, shifts, pushed, set_up = await asyncio.to_thread(look)
         saved = await self._accountant.saved()
         trouble = catalog.trouble
+        push = push_trouble(pushed, set_up, self._started, context.clock())
         problems = (
             *((*host.problems, *verdicts.of_drivers(host)) if host else ()),
             *self._models.problems,
@@ -113,6 +127,7 @@ class StatusKeeper:
             *self._explainer.problems(models),
             *context.settings_problems,
             *context.problems.all(),
+            *([push] if push else []),
             *([catalog_failing(trouble.message, trouble.hint)] if trouble else []),
         )
         verdict, sentence = verdicts.verdict(host, models, problems, starting=not context.ready)
@@ -141,4 +156,5 @@ class StatusKeeper:
             self._ahead.shown,
             self._ahead.refused,
             shifts,
+            pushed,
         )
