@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.support.daemons import Daemon
     from tests.support.registries import RealRegistry
     from tests.support.runtimes import Runtime
     from xpucached.domain.bundles import BundleOrder, BundleReport
@@ -61,6 +62,15 @@ def bundles(real: Runtime, folder: Path, place: Path) -> None:
             assert compiled(real, place / name, *kernels) == (0, len(kernels))
             secret, only = str(place / "release.key"), name == "recipes"
             done(ExportBundle(folder / name, place / name, recipes_only=only, sign=secret))
+
+
+def standing(host: Daemon) -> tuple[bool, bool, str]:
+    """Return whether `status` and `doctor` call a push failed, whether a bundle is where it shall be, and where."""
+    status = host.ask("status")
+    pushed = cast("dict[str, str]", status["pushed"])
+    failed = "push-failed" in str(status["problems"])
+    assert ("(push-failed)" in host.ctl("doctor", check=None).stdout) is failed
+    return failed, pushed["digest"].startswith("sha256:"), pushed["reference"]
 
 
 @pytest.fixture
@@ -142,10 +152,13 @@ def test_only_what_was_compiled_here_goes_out_once_and_says_nothing_of_the_host(
         told = ran(config.parent, cache, place, environ)
         assert told.returncode != 0
         assert "can be read by others" in told.stderr
+        (config / "push.env").write_text(f"REFERENCE={place}\n")
+        assert standing(host) == (True, False, "")
         (config / "push.key").chmod(0o600)
 
         told = ran(config.parent, cache, place, environ)
         assert (told.returncode, told.stderr) == (0, "")
+        assert standing(host) == (False, True, place)
         kept = content(registry.storage)
         # The same again is not signed again, nor sent.
         told = ran(config.parent, cache, place, environ)
