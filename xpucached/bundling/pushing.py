@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from xpucached.bundle import pushes
 from xpucached.bundling import drivers
 from xpucached.domain.bundles import ExportBundle, PushBundle, PushReport
 from xpucached.errors import NotFound, XpucachedError
+from xpucached.host import pushes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

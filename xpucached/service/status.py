@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from xpucached import __version__
-from xpucached.bundle import pushes
 from xpucached.catalog.figures import catalog_summary
 from xpucached.catalog.shifts import unseen_shifts
 from xpucached.catalog.stores import all_stores
@@ -18,6 +17,7 @@ from xpucached.domain.activity import Watching, WatchMode
 from xpucached.domain.pushes import trouble as push_trouble
 from xpucached.domain.status import Status
 from xpucached.errors import CatalogError
+from xpucached.host import pushes
 from xpucached.planning import verdict as verdicts
 from xpucached.service.problems import catalog_failing, not_watched
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached.bundle import pushes
 from xpucached.bundling import drivers, pushing
 from xpucached.domain.bundles import ExportBundle, PullBundle, PushBundle, PushReport
 from xpucached.domain.pushes import PushOutcome, trouble
 from xpucached.errors import NotFound, RegistryError
+from xpucached.host import pushes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
