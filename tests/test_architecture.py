@@ -29,6 +29,7 @@ CLI_MAY_KNOW: Final = {
     "errors",
     "inspection",
     "messages",
+    "options",
     "printing",
     "processes",
     "quantities",

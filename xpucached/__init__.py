@@ -7,7 +7,7 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     4   service · hostd · bundling · tracing
     3   watch · kinds · inspection · answers
     2   planning · host · watchd · catalog · settings · api · render · incidents · bundle · registry
-    1   binaries · codec · quantities · sockets · systemd · logs · streams · deadlines · threads · processes
+    1   binaries · codec · options · quantities · sockets · systemd · logs · streams · deadlines · threads · processes
     0   domain · errors · messages · mounts · printing · sparing
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and

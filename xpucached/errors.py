@@ -226,29 +226,3 @@ def suggest(typed: str, known: Iterable[str], hint: str) -> str:
 def no_model(name: str, known: Iterable[str]) -> NotFound:
     """Return the refusal of a model that is not registered; ``known`` are those that are."""
     return NotFound(f"no model {name}", hint=suggest(name, known, "see: xpucachectl model list"))
-
-
-_MISTYPED: Final = (
-    (r"the following arguments are required: (.*)", r"missing: \1"),
-    (r"one of the arguments (.*) is required", r"missing: one of \1"),
-    (r"argument (.*?): not allowed with argument (.*)", r"\1: not together with \2; give one of them"),
-    (r"argument (.*?): expected one argument", r"\1: its value is missing"),
-    (r"argument (.*?): expected at least one argument", r"\1: its values are missing"),
-    (r"argument (.*?): ignored explicit argument ('.*')", r"\1: it takes no value, and was given \2"),
-    (r"argument (.*?): invalid choice: ('.*') \(choose from (.*)\)", r"\1: no \2; expected one of \3"),
-    (r"argument (.*?): invalid \w+ value: ('.*')", r"\1: not understood: \2"),
-    (r"ambiguous option: (\S+) could match (.*)", r"\1: it may mean each of \2; write it out"),
-    (r"argument (.*?): (.*)", r"\1: \2"),
-)
-"""What Python's reader of command lines says, and how we say it: what it is about, what is wrong, what is expected."""
-
-
-def mistyped(said: str) -> str:
-    """Return in our words what Python's reader of command lines says of one that it does not take."""
-    import re  # noqa: PLC0415 - only who mistypes has to wait for it
-
-    for pattern, ours in _MISTYPED:
-        if (match := re.fullmatch(pattern, said, re.DOTALL)) is not None:
-            text = match.expand(ours)
-            return re.sub(r"'([\w.-]+)'(?=, '|$)", r"\1", text) if "expected one of" in text else text
-    return said

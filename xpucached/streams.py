@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import os
@@ -13,10 +12,6 @@ from xpucached.errors import DiskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Protocol
-
-    class _Writable(Protocol):
-        def write(self, text: str, /) -> object: ...
 
 
 _BROKEN_PIPE: Final = 141
@@ -49,11 +44,3 @@ def arriving() -> Iterator[None]:
 def _end_stdout() -> None:
     # Python would complain again when it flushes at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class OptionParser(argparse.ArgumentParser):
-    """Reads a command line, and says of its help and version if they cannot be written."""
-
-    def _print_message(self, message: str, file: _Writable | None = None) -> None:
-        # The original keeps to itself that nothing could be written.
-        (file or sys.stderr).write(message)

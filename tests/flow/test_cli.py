@@ -326,7 +326,7 @@ def test_no_daemon_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         (("statsu",), 64, "no command 'statsu'; did you mean status?"),
         (("model", "shw"), 64, "did you mean show?"),
         (("restore", "1"), 64, "no command 'restore'; did you mean trash restore?"),
-        (("config",), 64, "missing: a command; expected one of show"),
+        (("bundle",), 64, "missing: a command; expected one of export"),
         (("status", "extra"), 64, "not understood: extra"),
         (("ls", "--flaw", "bin-empty"), 64, "; it is called --defect now"),
         (("ls", "--flaw=bin-empty"), 64, "; it is called --defect now"),

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.support.api_stub import NOW, Running, make_entry, make_model, make_run
 from tests.support.command_line import run
 from xpucached.api.requests import PrewarmModels
-from xpucached.cli import arguments, capture_env, exits, habits, waiting
+from xpucached.cli import arguments, capture_env, command_parser, exits, habits, waiting
 from xpucached.domain import readiness
 from xpucached.domain.jobs import Event
 from xpucached.domain.models import Outcome, Warmth
@@ -48,7 +48,7 @@ def test_every_hint_names_commands_that_there_are() -> None:
     for text in habits.HINTS.values():
         for part in text.split("xpucachectl ")[1:]:
             words = [one.strip(",;") for one in part.split() if one != "or"]
-            known = arguments._commands(arguments._parser())
+            known = command_parser.commands(arguments._parser())
             assert words[0] in known, text
 
 

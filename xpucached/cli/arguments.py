@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
-from typing import TYPE_CHECKING, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__, printing
 from xpucached.cli import bundle_options, examples, fleet_options, habits, looking_options, narrowing, workload_options
 from xpucached.cli import option_values as values
+from xpucached.cli.command_parser import CommandParser, reader_of
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryState
-from xpucached.errors import RequestError, guess, mistyped
+from xpucached.errors import RequestError
 from xpucached.render.variables import Syntax
-from xpucached.streams import OptionParser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 
 _ADD: Final = "xpucachectl model add"
-
-
-class _ArgumentParser(OptionParser):
-    def error(self, message: str) -> NoReturn:
-        typed = re.match(r"argument COMMAND: invalid choice: '(.*?)'", message)
-        if typed is not None:
-            if self.prog == "xpucachectl" and typed[1] in habits.HINTS:
-                raise RequestError(f"no command {typed[1]!r}", hint=habits.HINTS[typed[1]])
-            known = _commands(self)
-            deeper = [name for name, below in known.items() if typed[1] in _commands(below)]
-            near = f"did you mean {deeper[0]} {typed[1]}?" if len(deeper) == 1 else guess(typed[1], known)
-            message = f"no command {typed[1]!r}{f'; {near}' if near else ''}"
-        elif message.endswith("required: COMMAND"):
-            message = f"missing: a command; expected one of {', '.join(_commands(self))}"
-        raise RequestError(mistyped(message), hint=f"{self.prog} --help")
-
-
-def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """Return the commands that a parser knows, and what parses each."""
-    found = (one.choices for one in parser._actions if one.dest == "verb_")  # noqa: SLF001 - there is no other way to ask
-    return cast("Mapping[str, argparse.ArgumentParser]", next(found, None) or {})
+_STARTERS: Final = {_ADD, "xpucachectl run", "xpucachectl trace"}
+"""What stands behind these may be a program's."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -52,7 +32,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if "--" in argv:
         split = argv.index("--")
         argv, command = argv[:split], argv[split + 1 :]
-    options, extra = _parser().parse_known_args(habits.understood(argv))
+    argv = habits.understood(argv)
+    parser = _parser()
+    try:
+        options, extra = parser.parse_known_args(argv)
+    except RequestError:
+        # What stands behind an option that there is not was taken for something else.
+        whose = reader_of(parser, argv)
+        name = None if whose.prog in _STARTERS else whose.unknown_option(argv)
+        if name is None:
+            raise
+        raise whose.no_option(name) from None
     options.command = command
     narrowing.settle(options)
     if extra:
@@ -68,9 +58,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             at = argv.index(first if first and is_program else extra[0], argv.index(options.verb) + 1)
             hint = printing.command(["xpucachectl", *argv[:at], "--", *argv[at:]])
             raise RequestError("the program stands behind --", hint=hint)
-        now = next((values.RENAMED[name] for one in extra if (name := one.partition("=")[0]) in values.RENAMED), "")
-        called = f"; it is called {now} now" if now else ""
-        raise RequestError(f"not understood: {' '.join(extra)}{called}", hint=f"xpucachectl {options.verb} --help")
+        whose = reader_of(parser, argv)
+        if (name := whose.unknown_option(extra)) is not None:
+            raise whose.no_option(name)
+        raise RequestError(f"not understood: {' '.join(extra)}", hint=f"{whose.prog} --help")
     if options.verb == "prewarm":
         # A unit or a script hands a name on that it did not choose: behind -- it is never an option.
         options.models += command
@@ -80,21 +71,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _parser() -> _ArgumentParser:
-    parser = _ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="xpucachectl", description="Ask and tell the daemon that keeps SYCL kernel caches warm."
     )
     parser.add_argument("--version", action="version", version=f"xpucachectl {__version__}")
     _common(parser, first=True)
-    common = _ArgumentParser(add_help=False)
+    common = CommandParser(add_help=False)
     _common(common, first=False)
     verbs = parser.add_subparsers(
-        title="commands", dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
+        title="commands", dest="verb_", metavar="COMMAND", required=True, parser_class=CommandParser
     )
 
     def verb(
-        name: str, help_: str, within: argparse._SubParsersAction[_ArgumentParser] = verbs, full: str = ""
-    ) -> _ArgumentParser:
+        name: str, help_: str, within: argparse._SubParsersAction[CommandParser] = verbs, full: str = ""
+    ) -> CommandParser:
         made = within.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", parents=[common])
         made.epilog, made.formatter_class = examples.epilog(full or name), argparse.RawDescriptionHelpFormatter
         made.set_defaults(verb=full or name)
@@ -161,7 +152,7 @@ def _parser() -> _ArgumentParser:
     one = verb("completion", "print what makes a shell complete these commands")
     one.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh, fish")
     config = verb("config", "show the settings in effect").add_subparsers(
-        dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
+        dest="verb_", metavar="COMMAND", required=True, parser_class=CommandParser
     )
     verb("show", "show the settings in effect", config, "config show")
     verb("version", "show the versions of client and daemon")
@@ -250,8 +241,8 @@ def _ls(one: argparse.ArgumentParser) -> None:
     one.add_argument("--limit", type=values.positive, metavar="N", help="at most so many (default: all)")
 
 
-def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> None:
-    models = parser.add_subparsers(dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser)
+def _model(parser: CommandParser, verb: Callable[..., CommandParser]) -> None:
+    models = parser.add_subparsers(dest="verb_", metavar="COMMAND", required=True, parser_class=CommandParser)
     one = verb("add", "register a model", models, "model add")
     one.usage = f"{_ADD} NAME [options] -- COMMAND…"
     one.add_argument("name", metavar="NAME")
@@ -285,7 +276,7 @@ def _model(parser: _ArgumentParser, verb: Callable[..., _ArgumentParser]) -> Non
     )
 
 
-def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
+def _jobs(verb: Callable[..., CommandParser]) -> None:
     one = verb("prewarm", "warm models; without a name those that need it")
     one.add_argument("models", nargs="*", metavar="MODEL", help="only these")
     which = one.add_mutually_exclusive_group()
@@ -347,9 +338,9 @@ def _jobs(verb: Callable[..., _ArgumentParser]) -> None:
     narrowing.declare(one, "jobs")
 
 
-def _trash(verb: Callable[..., _ArgumentParser]) -> None:
+def _trash(verb: Callable[..., CommandParser]) -> None:
     trash = verb("trash", "list, restore and empty what was evicted").add_subparsers(
-        dest="verb_", metavar="COMMAND", required=True, parser_class=_ArgumentParser
+        dest="verb_", metavar="COMMAND", required=True, parser_class=CommandParser
     )
     one = verb("list", "list what was evicted and can come back, and what is in quarantine", trash, "trash list")
     narrowing.declare(one, "trash list")
@@ -369,7 +360,7 @@ def _trash(verb: Callable[..., _ArgumentParser]) -> None:
     _waits(one)
 
 
-def _programs(verb: Callable[..., _ArgumentParser]) -> None:
+def _programs(verb: Callable[..., CommandParser]) -> None:
     one = verb("run", "run a program with the variables that make it find what was warmed")
     one.usage = "xpucachectl run [MODEL] [options] -- COMMAND…"
     one.add_argument("model", nargs="?", metavar="MODEL", help="with this model's (default: the managed store's)")
@@ -378,7 +369,7 @@ def _programs(verb: Callable[..., _ArgumentParser]) -> None:
     one.add_argument("-o", "--output", type=values.path, metavar="FILE", help="where to tell it (default: stderr)")
 
 
-def _other_hosts(verb: Callable[..., _ArgumentParser]) -> None:
+def _other_hosts(verb: Callable[..., CommandParser]) -> None:
     one = verb("bundle", "take kernels to other hosts: export, look at, compare")
     bundle_options.add(one, verb, values.path, values.duration)
     fleet_options.add(verb, values.path)

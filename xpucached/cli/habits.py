@@ -36,6 +36,15 @@ SAME: Final = {
 }
 """Second words of commands that are understood as others."""
 
+ALONE: Final = {"model": "list", "trash": "list", "config": "show"}
+"""What commands with second words do where none is given."""
+
+OPTIONS: Final = dict.fromkeys(
+    (("evict", "--max-bytes"), ("evict", "--max-size"), ("evict", "--size")),
+    'set policy.max_bytes in the configuration, such as "100 KiB", and then: xpucachectl evict',
+)
+"""Options that people expect of a command, and where that is said here."""
+
 _VALUED: Final = frozenset({"--socket", "--of"})
 """Options before a command that have a value."""
 
@@ -56,9 +65,14 @@ def is_bare(argv: Sequence[str]) -> bool:
 
 
 def understood(argv: list[str]) -> list[str]:
-    """Return a command line in which the second word of a command is what it is called here."""
+    """Return a command line in which the second word of a command is there, and is what it is called here."""
     first = _command_at(argv)
-    if not 0 <= first < len(argv) - 1:
+    if first < 0:
+        return argv
+    rest = argv[first + 1 :]
+    if argv[first] in ALONE and _command_at(rest) < 0 and _ALONE.isdisjoint(rest):
+        return [*argv[: first + 1], ALONE[argv[first]], *rest]
+    if not rest:
         return argv
     same = SAME.get((argv[first], argv[first + 1]), argv[first + 1])
     return [*argv[: first + 1], same, *argv[first + 2 :]]

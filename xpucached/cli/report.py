@@ -46,7 +46,7 @@ def of_host(output: Output) -> int:
 
 
 def _put(output: Output, data: Json) -> int:
-    text = page.report(codec.dumps(data).decode("ascii"), part("page.js"), part("page.css"))
+    text = page.report(codec.dumps(data).decode("ascii"), part("page.js"), part("page.css")).encode()
     path: Path = output.options.html
     _write(path, text)
     if output.json:
@@ -56,7 +56,7 @@ def _put(output: Output, data: Json) -> int:
     return 0
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: bytes) -> None:
     """Write a file beside its place and put it there, for its owner alone.  Raises `Conflict` if that fails.
 
     What is there and no file stays: root could put one in the place of /dev/null, or of /dev/stdout.
@@ -67,7 +67,7 @@ def _write(path: Path, text: str) -> None:
     try:
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with os.fdopen(handle, "wb") as file:
                 file.write(text)
             beside.replace(path)
         except BaseException:

@@ -9,15 +9,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from xpucached import __version__, logs, settings
 from xpucached.daemon import configuration, memory, worker
 from xpucached.daemon.lock import alone
-from xpucached.errors import RequestError, SettingsError, XpucachedError, mistyped
+from xpucached.errors import SettingsError, XpucachedError
+from xpucached.options import OptionParser
 from xpucached.printing import lines, safe
 from xpucached.settings import model_files
-from xpucached.streams import OptionParser, arriving
+from xpucached.streams import arriving
 from xpucached.threads import all_end
 
 log = logging.getLogger(__name__)
@@ -26,14 +27,9 @@ _ENDING: Final = 3.0
 """Seconds that threads have to end when all is saved."""
 
 
-class _OptionParser(OptionParser):
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(mistyped(message), hint=f"{self.prog} --help")
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> OptionParser:
     """Describe the daemon's options."""
-    options = _OptionParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
+    options = OptionParser(prog="xpucached", description="Looks after the SYCL kernel caches of this host.")
     who = options.add_mutually_exclusive_group()
     who.add_argument("--user", action="store_true", default=None, help="serve this user (default unless root)")
     who.add_argument("--system", dest="user", action="store_false", help="serve the host (default for root)")
@@ -41,13 +37,6 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--config", type=Path, metavar="FILE", help="read this configuration")
     options.add_argument("--check", action="store_true", help="only say whether the configuration is in order")
     options.add_argument("--version", action="version", version=f"xpucached {__version__}")
-    return options
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options, extra = parser().parse_known_args(arguments)
-    if extra:
-        raise RequestError(f"not understood: {' '.join(extra)}", hint="xpucached --help")
     return options
 
 
@@ -93,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``xpucached``; return its exit status."""
     try:
         with arriving():
-            options = _parsed(arguments)
+            options = parser().understood(arguments)
     except XpucachedError as error:
         return _tell(error)
     if options.user is None:

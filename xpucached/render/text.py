@@ -255,8 +255,13 @@ def fold(text: str, style: TextStyle, indent: int = 0) -> str:
     if style.width is None or indent + cells(text) <= style.width:
         return text
     before, command, after = text.partition("xpucachectl ")
+    words = before.split()
+    if command:
+        # What it stands behind without a space, as a bracket, belongs to it.
+        beside = words.pop() if before and not before[-1].isspace() else ""
+        words.append(beside + command + after)
     lines = [""]
-    for word in [*before.split(), *([command + after] if command else [])]:
+    for word in words:
         if lines[-1] and indent + cells(lines[-1]) + 1 + cells(word) > style.width:
             lines.append(word)
         else:

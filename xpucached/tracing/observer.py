@@ -188,10 +188,18 @@ def _time_of(entry: os.DirEntry[str]) -> float:
         return -math.inf
 
 
+def _behind_ours(command: Sequence[str]) -> Sequence[str]:
+    """Return what a command of ours starts, such as ``xpucachectl run llama -- python3 app.py``; else the command."""
+    while Path(command[0]).name == "xpucachectl" and "--" in command[:-1]:
+        command = command[command.index("--") + 1 :]
+    return command
+
+
 _ODD: Final = re.compile(r"[^A-Za-z0-9._@+:-]+", re.ASCII)
 
 
 def _commands(command: Sequence[str]) -> tuple[str, ...]:
+    command = _behind_ours(command)
     words = printing.command(command)
     script = next((one for one in command[1:] if one.endswith(".py")), command[0])
     name = _ODD.sub("-", Path(script).stem).strip("._@+:-")[:40] or "app"

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import logs, sockets
-from xpucached.errors import DiskError
-from xpucached.streams import OptionParser, arriving
+from xpucached.errors import DiskError, RequestError
+from xpucached.options import OptionParser
+from xpucached.printing import lines
+from xpucached.streams import arriving
 from xpucached.watchd import kernel
 from xpucached.watchd.server import WatchServer
 
@@ -35,9 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.begin("INFO")
     try:
         with arriving():
-            options = _parser().parse_args(arguments)
-    except DiskError as error:
-        log.error("xpucached-watch: %s", error.message)  # noqa: TRY400 - it is expected, and the message says all
+            options = _parser().understood(arguments)
+    except (DiskError, RequestError) as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        print(f"xpucached-watch: {lines(error.message)}{hint}", file=sys.stderr)  # noqa: T201 - no log is needed for it
         return error.exit
     try:
         _may()

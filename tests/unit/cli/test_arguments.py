@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.cli import arguments, option_values
-from xpucached.errors import RequestError, mistyped
+from xpucached import quantities
+from xpucached.cli import arguments, command_parser, habits, option_values
+from xpucached.errors import RequestError
+from xpucached.options import OptionParser, mistyped
+from xpucached.render import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,16 +20,16 @@ PYTHON_S: Final = re.compile(r"\barguments?\b|required|invalid|not allowed|ambig
 """Words of Python's reader of command lines."""
 
 
-def parsers() -> Iterator[tuple[list[str], argparse.ArgumentParser]]:
+def parsers() -> Iterator[tuple[list[str], OptionParser]]:
     """Yield what reads each command, and the words of that."""
-    ahead: list[tuple[list[str], argparse.ArgumentParser]] = [([], arguments._parser())]
+    ahead: list[tuple[list[str], OptionParser]] = [([], arguments._parser())]
     while ahead:
         words, parser = ahead.pop()
         yield words, parser
-        ahead += [([*words, name], below) for name, below in arguments._commands(parser).items()]
+        ahead += [([*words, name], below) for name, below in command_parser.commands(parser).items()]
 
 
-def wrong(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
+def wrong(parser: OptionParser) -> Iterator[list[str]]:
     """Yield words that this one cannot take, whatever else it needs."""
     yield ["--colour-of-the-sky"]
     for one in parser._actions:
@@ -73,10 +75,49 @@ def test_what_is_missing_and_what_there_is_instead_is_said() -> None:
         return caught.value.message
 
     assert said("model add") == "missing: NAME"
-    assert said("model") == "missing: a command; expected one of add, list, show, history, remove"
+    assert said("fleet") == "missing: a command; expected one of diff"
     assert said("completion tcsh") == "SHELL: no 'tcsh'; expected one of bash, zsh, fish"
     assert said("prewarm --all --stale") == "--stale: not together with --all; give one of them"
     assert said("replay --to") == "--to: its value is missing"
     assert said("ls --s x") == "--s: it may mean each of --socket, --system; write it out"
     assert said("ls --limit x") == "--limit: not a count: 'x'; expected 1 or more"
     assert mistyped("something else") == "something else"
+
+
+def test_an_option_that_there_is_not_is_named_whatever_was_taken_for_its_value() -> None:
+    def said(line: str) -> tuple[str, str]:
+        with pytest.raises(RequestError) as caught:
+            arguments.parse(line.split())
+        return caught.value.message, caught.value.hint
+
+    assert said("status --chek") == ("no option --chek; did you mean --check?", "xpucachectl status --help")
+    assert said("--jsn status") == ("no option --jsn; did you mean --json?", "xpucachectl status --help")
+    assert said("trash lst")[0] == "no command 'lst'; did you mean list?"
+    assert said("evict --foo=1 -n")[0] == "no option --foo"
+    assert said("evict -x")[0] == "no option -x"
+    assert said("model add x --pinnd -- sh")[0] == "no option --pinnd; did you mean --pinned?"
+    # Its value is no reference, and that is not what is wrong.
+    message, hint = said("evict --max-bytes 100KiB")
+    assert (message, "policy.max_bytes" in hint) == ("no option --max-bytes", True)
+    assert said("evict 100KiB")[0].startswith("REF: not a reference: '100KiB'")
+    # The beginning of an option is enough, and a number below zero is none.
+    assert arguments.parse(["evict", "--dry"]).dry_run
+    assert said("events --since -5")[0].startswith("--since: not a number, and no age: '-5'")
+    # Behind the name of a model stands a program, whose options are its own.
+    assert said("model add x sh --foo")[0] == "the model's command stands behind --"
+    assert said("run sh --foo")[0] == "the program stands behind --"
+
+
+def test_what_has_commands_of_its_own_lists_where_none_is_given() -> None:
+    for name, does in habits.ALONE.items():
+        assert arguments.parse([name]).verb == f"{name} {does}"
+        assert arguments.parse(["-q", name, "--json", "--of", "list"]).of == "list"
+        with pytest.raises(SystemExit):
+            arguments.parse([name, "--help"])
+    assert arguments.parse(["trash", "--json", "restore", "--all"]).verb == "trash restore"
+
+
+def test_sizes_are_read_as_they_are_written() -> None:
+    for count in (0, 1023, 1024, 100 << 10, 1 << 20, 3 << 30, 5 << 40):
+        assert quantities.size(text.size(count)) == count
+        assert option_values.bound(f"<={text.size(count).replace(' ', '')}") == (None, count)

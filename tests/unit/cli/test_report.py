@@ -28,7 +28,9 @@ def test_a_report_is_one_file_for_its_owner(tmp_path: Path, capsys: pytest.Captu
     with api_stub.running(tmp_path) as door:
         assert main(["--socket", str(door.path), "report", "--html", str(file)]) == 0
         assert main(["--socket", str(door.path), "report", "--html", str(tmp_path / "no" / "where.html")]) != 0
-    assert "the report cannot be written" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "the report cannot be written" in said.err
+    assert said.out == f"{file}: {file.stat().st_size} bytes; open it in a browser\n"
     # What stood there is replaced, and not what it led to.
     assert victim.read_text() == "theirs"
     assert not file.is_symlink()

@@ -486,6 +486,8 @@ def test_sentences_end_between_words_where_the_terminal_does() -> None:
     assert folded.splitlines()[2:] == ["    xpucachectl prewarm --stale --and --more"]
     assert " ".join(folded.split()) == sentence
     assert text.fold(sentence, TextStyle(api_stub.NOW)) == sentence
+    bracketed = "it is to be proven again (xpucachectl prewarm NAME --force)"
+    assert " ".join(text.fold(bracketed, narrow).split()) == bracketed
     shown = text.facts(
         [("state", "as cold as it can be here"), ("command", "python3 app.py --once")],
         TextStyle(api_stub.NOW, 20),

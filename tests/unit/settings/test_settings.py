@@ -542,7 +542,9 @@ def test_each_mistake_stands_in_a_line_of_its_own_where_the_daemon_refuses_to_st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--foo", "x"], "not understood: --foo x"),
+        (["--foo", "x"], "no option --foo"),
+        (["--chek"], "no option --chek; did you mean --check?"),
+        (["x"], "not understood: x"),
         (["--user", "--system"], "--system: not together with --user; give one of them"),
         (["--config"], "--config: its value is missing"),
     ],

@@ -87,9 +87,9 @@ def test_what_a_program_invents_harms_nobody(path: str) -> None:
     assert sum(one.kept for one in follower.told().stores) == 0
 
 
-def reported(listener: observer.Listener, environ: dict[str, str]) -> str:
+def reported(listener: observer.Listener, environ: dict[str, str], *before: str) -> str:
     value = observer.report(
-        ["python3", "my app.py"],
+        [*before, "python3", "my app.py"],
         listener,
         environ,
         began=NOW - timedelta(hours=1),
@@ -116,6 +116,11 @@ def test_what_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:
     assert "how much of it was compilation is unknown" in more
     assert f"in triton          1 new file, by whomever: {tmp_path}" in more
     assert "  xpucachectl model add my-app -- python3 'my app.py'" in more
+    # What is started by us is registered without us.
+    environ = {"TRITON_CACHE_DIR": str(tmp_path)}
+    run = ("/opt/bin/xpucachectl", "run", "llama", "--")
+    for ours in (run, ("xpucachectl", "trace", "--", *run)):
+        assert reported(listener, environ, *ours).partition("warm:")[2] == more.partition("warm:")[2]
 
 
 def test_what_goes_while_a_cache_is_looked_at_hides_nothing_beside_it(
