@@ -238,13 +238,18 @@ def test_reload_takes_a_good_configuration_and_refuses_a_bad_one(host: Daemon) -
         host.start()
         assert "Address already in use" in str(host.ask("status")["problems"])
     assert host.process is not None
+    assert "not-reloaded" not in host.ctl("config", "show").stdout
     host.configure("[policy]\ngrace = 'soon'\n")
+    # It is seen, and said what has it read.
+    host.until(lambda: f"to have it read: kill -HUP {host.process.pid}" in host.ctl("config", "show").stdout)  # type: ignore[union-attr]
+    assert "not-reloaded" in host.ctl("status").stdout
     host.process.send_signal(signal.SIGHUP)
     host.until(lambda: "xpucached.toml:2" in host.ctl("status").stdout)
     assert "42" not in str(host.ask("config", "show")["policy.grace"])
     host.configure(f"[policy]\ngrace = '42s'\n{figures}")
     host.process.send_signal(signal.SIGHUP)
     host.until(lambda: "42" in str(host.ask("config", "show")["policy.grace"]))
+    host.until(lambda: "not-reloaded" not in host.ctl("status").stdout)
     host.until(lambda: "xpucached.toml:2" not in host.ctl("status").stdout)
     host.until(lambda: "metrics-port" not in str(host.ask("status")["problems"]))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/metrics", timeout=20) as answer:

@@ -386,3 +386,4 @@ def test_after_a_driver_change_the_cache_stays_on_for_what_ran_with_this_runtime
         one.ctl("scan")
         (problem,) = [row for row in one.ask("status")["problems"] if row["code"] == "unsafe-runtime"]  # type: ignore[attr-defined]
         assert problem["message"].endswith("used by plain")
+        assert problem["hint"].startswith("nothing is to be done: all of these ran with it without a crash")

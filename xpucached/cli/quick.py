@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PATHS = {
-    "config show": "/v1/config",
     "devices": "/v1/devices",
     "df": "/v1/disk",
     "env": "/v1/env",
@@ -53,7 +52,7 @@ _MANY = "--limit=1000"
 """How completions ask for entries: for as many as there may be on a page."""
 _MORE = {"env": _SYNTAXES, "ls": frozenset({_MANY}), "status": frozenset({"--check"})}
 """Further options of single commands."""
-_COMPOSED = frozenset({"config", "env", "version"})
+_COMPOSED = frozenset({"env", "version"})
 """Commands whose --json output only the full client can compose."""
 _ENTRIES = "/v1/entries?limit=1000"
 """What is asked for `ls --json`, and with that option: as many as there may be on a page."""

@@ -72,7 +72,7 @@ CODES: Final = frozenset(
         "conflict",
         *("compiling-while-serving", "digest-changed", "driver-files-silent", "driver-missing", "driver-silent"),
         *("foreign-store", "kernel-driver-unbound", "metrics-port", "names-silent", "no-driver"),
-        *("no-driver-cache", "no-gpu", "no-render-access", "no-such-user", "not-watched"),
+        *("no-driver-cache", "no-gpu", "no-render-access", "no-such-user", "not-reloaded", "not-watched"),
         *("probe-crashed", "probe-failed", "probe-garbled", "probe-timed-out", "push-failed", "push-overdue"),
         "quota-too-small",
         *("restart-needed", "revocations-unknown", "revoked-entries", "state-not-kept"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import sockets
 from xpucached.domain.host import Problem
 from xpucached.domain.names import ModelName
-from xpucached.settings import model_files
+from xpucached.settings import loading, model_files
 from xpucached.settings.sections import Workers
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ def read_users(config: Settings, before: Mapping[ModelName, str]) -> ManagedUser
         if name not in numbers
     )
     owners = {model: numbers[name] for model, name in named.items() if name in numbers}
-    return ManagedUsers(
-        managed_users(config.workers, numbers, host_daemon=os.getuid()), named, owners, (*problems, *strangers)
-    )
+    people = managed_users(config.workers, numbers, host_daemon=os.getuid())
+    outdated = loading.outdated(config, "systemctl reload xpucached")
+    return ManagedUsers(people, named, owners, (*problems, *strangers, *outdated))
 
 
 def user(name: str) -> pwd.struct_passwd:

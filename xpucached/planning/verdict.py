@@ -200,6 +200,19 @@ def names(some: Sequence[str]) -> str:
     return ", ".join(some[:_NAMED]) + more
 
 
+_LOADERS: Final = frozenset({"no-level-zero", "no-level-zero-driver", "no-opencl", "no-opencl-driver"})
+"""What is missing where the system itself has no driver."""
+
+
+def of_system(host: Host, models: Sequence[ModelStatus]) -> tuple[Problem, ...]:
+    """Return what is wrong with the host's own driver: nothing is missing where all models bring theirs."""
+    met = {name for driver in host.drivers if driver.environments for name in driver.models}
+    brought = [one.model.name in met or one.model.workload.exercise.elsewhere for one in models]
+    if not brought or not all(brought) or any(device.pci_address for device in host.devices):
+        return host.problems
+    return tuple(one for one in host.problems if one.code not in _LOADERS)
+
+
 def of_drivers(host: Host) -> tuple[Problem, ...]:
     """Return what is wrong with drivers that models' own variables lead to, and whom that concerns."""
     problems: list[Problem] = []

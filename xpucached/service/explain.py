@@ -15,6 +15,7 @@ from xpucached.catalog.runs import KEPT, newest_libraries, newest_runs
 from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_check
 from xpucached.domain.diagnosis import Application, Safety
 from xpucached.domain.host import Problem
+from xpucached.domain.models import Outcome, Warmth
 from xpucached.errors import CatalogError
 from xpucached.host import process_table
 from xpucached.kinds.table import KINDS, MODELS, built_from, libraries
@@ -82,13 +83,13 @@ class Explainer:
 
     def problems(self, models: Iterable[ModelStatus]) -> tuple[Problem, ...]:
         """Return which runtimes are known to be unsafe, of those that runs of these models had mapped."""
-        unsafe: dict[str, tuple[RuntimeCheck, list[ModelName]]] = {}
+        unsafe: dict[str, tuple[RuntimeCheck, list[ModelStatus]]] = {}
         for status in models:
             for build in self._mapped_by(status):
                 one = self._known.get(build)
                 if one is not None and one.safety is Safety.UNSAFE:
-                    unsafe.setdefault(build, (one, []))[1].append(status.model.name)
-        return tuple(_unsafe(one, names) for one, names in unsafe.values())
+                    unsafe.setdefault(build, (one, []))[1].append(status)
+        return tuple(_unsafe(one, some) for one, some in unsafe.values())
 
     def _mapped_by(self, status: ModelStatus) -> tuple[str, ...]:
         newest = diagnosis.mapped(status.model, [status.run] if status.run is not None else ())
@@ -228,10 +229,21 @@ class Explainer:
         return self._finder.variables(found)
 
 
-def _unsafe(check_runtime: RuntimeCheck, models: list[ModelName]) -> Problem:
+def _unsafe(check_runtime: RuntimeCheck, models: Iterable[ModelStatus]) -> Problem:
+    by = {status.model.name: status for status in sorted(models, key=lambda one: one.model.name)}
+    runs = {name: () if one.run is None else (one.run,) for name, one in by.items()}
+    crashed = [name for name, some in runs.items() if any(one.outcome is Outcome.CRASHED for one in some)]
+    ran = [name for name, one in by.items() if check_runtime.build in diagnosis.proven(one.model, runs[name])]
+    untried = [name for name, one in by.items() if one.warmth is not Warmth.WARM and name not in (*crashed, *ran)]
     message = (
         f"{check_runtime.library} crashes some programs when the cache is on: {check_runtime.evidence}; used by"
-        f" {verdict.names(sorted(models))}"
+        f" {verdict.names([*by])}"
     )
-    hint = f"a model that was warmed with it ran without a crash; for each see: xpucachectl why {min(models)}"
+    if crashed:
+        what = f"the cache is off for what crashed ({verdict.names(crashed)}); another runtime may mend it, seen by"
+        hint = f"{what}: xpucachectl prewarm {crashed[0]}"
+    elif untried:
+        hint = f"whether it crashes {verdict.names(untried)} shows a run: xpucachectl prewarm {untried[0]}"
+    else:
+        hint = "nothing is to be done: all of these ran with it without a crash. What else uses it may crash"
     return Problem("unsafe-runtime", message, hint, str(check_runtime.library))

@@ -24,7 +24,7 @@ from xpucached.domain.secrecy import of_problem
 from xpucached.errors import Conflict, Unavailable
 from xpucached.service.context import to_its_end
 from xpucached.service.owners import foreign
-from xpucached.settings import model_files
+from xpucached.settings import loading, model_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,6 +46,11 @@ def _account() -> str:
     except KeyError:
         uid = os.getuid()
         raise Unavailable(f"nobody knows user {uid} now", hint=f"see: getent passwd {uid}; sssd or nscd") from None
+
+
+def _reload() -> str:
+    """Return what has this process read its configuration again."""
+    return f"kill -HUP {os.getpid()}"
 
 
 class ModelKeeper:
@@ -95,7 +100,7 @@ class ModelKeeper:
             for model in declared
             if model.name in taken and differences(known[model.name], model)
         ]
-        fresh = (*problems, *clashes)
+        fresh = (*problems, *clashes, *(() if self._context.settings_problems else loading.outdated(config, _reload())))
         for problem in fresh:
             if problem not in self.problems:
                 shown = of_problem(problem)

@@ -121,7 +121,7 @@ class StatusKeeper:
         trouble = catalog.trouble
         push = push_trouble(pushed, set_up, self._started, context.clock())
         problems = (
-            *((*host.problems, *verdicts.of_drivers(host)) if host else ()),
+            *((*verdicts.of_system(host, models), *verdicts.of_drivers(host)) if host else ()),
             *self._models.problems,
             *self._finder.problems,
             *self._explainer.problems(models),

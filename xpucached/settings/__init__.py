@@ -35,6 +35,8 @@ class Settings(Struct, frozen=True):
     log: Log
     host_models: Path | None = None
     """Where an administrator says what models users have; None if that is not for us."""
+    digest: str = ""
+    """Of what stood in the file when it was read; empty if there was none."""
     shown: Mapping[str, str] = field(default_factory=dict)
     """Every key as ``section.key``, with its value and in brackets where that comes from."""
 

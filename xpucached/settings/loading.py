@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import re
@@ -14,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from xpucached import mounts, sockets
+from xpucached.domain.host import Problem
 from xpucached.errors import SettingsError, guess
 from xpucached.settings import Settings
 from xpucached.settings.keys import PREFIX, SECTIONS, keys
@@ -96,7 +98,25 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
     host_models = _HOST_MODELS if worker else None
     settings = filled(Settings, values, file=toml.path, paths=paths, host_models=host_models)
     _check_state(paths.state, user=user)
-    return replace(settings, shown=_shown(settings, toml, given))
+    return replace(settings, digest=_digest(toml.text), shown=_shown(settings, toml, given))
+
+
+def outdated(settings: Settings, reload: str) -> tuple[Problem, ...]:
+    """Tell whether the file is another than the one that was read; ``reload`` is how it is read again."""
+    try:
+        digest = _digest(read(settings.file))
+    except FileNotFoundError:
+        digest = ""
+    except SettingsError as error:
+        digest = str(error)
+    if digest == settings.digest:
+        return ()
+    message = f"{settings.file} has changed since it was read, and what it says now is not in effect"
+    return (Problem("not-reloaded", message, f"to have it read: {reload}", str(settings.file)),)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if text else ""
 
 
 # -- where things are ---------------------------------------------------------------------------------------------

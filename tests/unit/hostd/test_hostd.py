@@ -389,6 +389,24 @@ def test_a_user_database_that_fails_ends_nobody(
     assert one._people == {OURS: "me", OURS + 1: "other"}
 
 
+def test_a_configuration_that_changed_since_is_said_not_to_be_in_effect(tmp_path: Path) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one.settings = replace(one.settings, file=tmp_path / "xpucached.toml", digest="")
+
+    async def problems() -> list[tuple[str, str]]:
+        await one.meet()
+        return [(problem.code, problem.hint) for problem in one.status(None).problems]
+
+    async def work() -> None:
+        assert await problems() == []
+        one.settings.file.write_text("[policy]\n")
+        assert await problems() == [("not-reloaded", "to have it read: systemctl reload xpucached")]
+        one.settings.file.unlink()
+        assert await problems() == []
+
+    go(one, work)
+
+
 def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(tmp_path: Path) -> None:
     account = next(one for one in pwd.getpwall() if one.pw_uid not in {0, OURS} and one.pw_uid < 500)
     models = tmp_path / "models.d"

@@ -423,6 +423,8 @@ def test_a_model_that_crashes_with_the_cache_on_is_told_from_one_that_is_broken(
         assert one.ask("env", "plain")["SYCL_CACHE_PERSISTENT"] == "1"
         problems = {row["code"]: row for row in one.ask("status")["problems"]}  # type: ignore[attr-defined]
         assert str(real.lib) in problems["unsafe-runtime"]["message"]
+        hint = problems["unsafe-runtime"]["hint"]
+        assert hint.endswith("crashed (bf16); another runtime may mend it, seen by: xpucachectl prewarm bf16")
         assert {row["figure"] for row in one.rows("model", "history", "plain")} >= {"cold-seconds", "warm-seconds"}
         assert "Usually" in one.ctl("model", "show", "plain").stdout
         assert one.end() == 0

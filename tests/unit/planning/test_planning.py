@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from tests.support.builders import sycl_target
 from xpucached.domain.defects import Defect, Effect
-from xpucached.domain.host import Host, Presence, Problem
+from xpucached.domain.host import Device, DriverInUse, Host, Presence, Problem
 from xpucached.domain.models import Coverage, Layer, Model, ModelStatus, Outcome, Run, WarmReason, Warmth, Workload
-from xpucached.domain.names import EntryKey, KindName, ModelName
+from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
 from xpucached.domain.plans import (
     DiskSpace,
     Evict,
@@ -35,7 +35,7 @@ from xpucached.kinds import sycl
 from xpucached.planning.attribution import attribute
 from xpucached.planning.eviction import plan_eviction, plan_named
 from xpucached.planning.prewarm import plan_prewarm
-from xpucached.planning.verdict import verdict, warmth
+from xpucached.planning.verdict import of_system, verdict, warmth
 
 NOW: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
@@ -491,6 +491,27 @@ def test_where_there_is_no_device_for_what_is_cold_no_run_is_advised() -> None:
     assert word is Verdict.COLD
     assert sentence.endswith("not warm for driver 2; there is no device for plain; see: xpucachectl why plain")
     assert both.endswith("run: xpucachectl prewarm --stale")
+
+
+def test_where_all_models_bring_their_driver_the_system_lacks_none() -> None:
+    lacking = (Problem("no-opencl", "x"), Problem("no-level-zero-driver", "x"), Problem("opencl-error", "x"))
+    brought = DriverInUse({"OCL_ICD_FILENAMES": "/x"}, (ModelName("m1"), ModelName("m2")), "stamp", environments=(NEW,))
+    bare = replace(host(), problems=lacking)
+    led = replace(bare, drivers=(brought,))
+    two = statuses(Warmth.WARM, Warmth.COLD)
+
+    def codes(on: Host, models: list[ModelStatus]) -> list[str]:
+        return [one.code for one in of_system(on, models)]
+
+    assert codes(led, two) == ["opencl-error"]
+    everything = [one.code for one in lacking]
+    # It counts where there is no model yet, one has no other driver, theirs offers nothing, or there is a GPU.
+    assert codes(led, []) == everything
+    assert codes(bare, two) == everything
+    assert codes(led, statuses(Warmth.WARM, Warmth.WARM, Warmth.COLD)) == everything
+    assert codes(replace(bare, drivers=(replace(brought, environments=()),)), two) == everything
+    gpu = Device("GPU", Architecture("bmg-g21"), "0000:03:00.0")
+    assert codes(replace(led, devices=(gpu,)), two) == everything
 
 
 def test_a_sentence_names_three_at_most() -> None:
