@@ -11,12 +11,14 @@ import logging
 import os
 import sys
 import time
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final
 
 from xpucached.printing import lines, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 LONGEST: Final = 2000
 """Characters of a message; a traceback may have several times as many."""
@@ -104,10 +106,22 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def begin(level: str) -> None:
-    """Write the log of this process to stderr from now on."""
-    journal = "JOURNAL_STREAM" in os.environ
-    handler = logging.StreamHandler(sys.stderr)
+_LARGEST: Final = 1 << 20
+"""Bytes of a file of log lines; the one before it is kept."""
+
+
+def in_background() -> bool:
+    """Return whether stderr is a terminal at which somebody works with another program."""
+    try:
+        return os.isatty(2) and os.tcgetpgrp(2) != os.getpgrp()
+    except OSError:
+        return False
+
+
+def begin(level: str, file: Path | None = None) -> None:
+    """Write the log of this process to a file, or to stderr, from now on.  Raises `OSError`."""
+    journal = file is None and "JOURNAL_STREAM" in os.environ
+    handler = logging.StreamHandler(sys.stderr) if file is None else _to(file)
     # The journal keeps time and unit itself; it takes the priority from the head of the line.
     shape = "%(name)s: %(message)s" if journal else "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(Formatter(shape, journal=journal))
@@ -115,3 +129,17 @@ def begin(level: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def _to(file: Path) -> logging.Handler:
+    from logging.handlers import RotatingFileHandler  # noqa: PLC0415 - it takes memory, and few need it
+
+    def private(name: str) -> int:
+        return os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    class File(RotatingFileHandler):
+        def _open(self) -> TextIOWrapper:
+            return TextIOWrapper(os.fdopen(private(self.baseFilename), "ab"), "utf-8")
+
+    file.parent.mkdir(0o700, parents=True, exist_ok=True)
+    return File(file, maxBytes=_LARGEST, backupCount=1)

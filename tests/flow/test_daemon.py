@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ import psutil
 import pytest
 
 from tests import REPOSITORY
-from tests.support import runtimes
+from tests.support import catalogs, runtimes
 from tests.support.builders import SyclStore
 from tests.support.daemons import PATIENCE, Daemon, daemon
 from xpucached.domain.jobs import JobState, Progress
@@ -227,6 +228,34 @@ def test_damaged_configuration_is_refused_with_its_line(host: Daemon) -> None:
     host.process = None
     assert f"{host.config}:3" in host.log.read_text()
     assert "keep_driver_generation" in host.log.read_text()
+
+
+def test_in_the_background_of_a_shell_it_logs_to_a_file(host: Daemon) -> None:
+    catalogs.put(host.state / "catalog.sqlite")
+    ours, theirs = os.openpty()
+    words = ["setsid", "--ctty", "--wait", "sh", "-mc", '"$0" -m xpucached --user & wait', sys.executable]
+    shell = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=host.environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        host.log.write_text("")
+        host.until(lambda: host.ask("status").get("verdict") not in (None, "starting"))
+        os.kill(int(str(host.ask("status")["pid"])), signal.SIGTERM)
+        with contextlib.suppress(OSError):  # the other end is closed
+            while some := os.read(ours, 4096):
+                shown += some
+        shell.wait(PATIENCE)
+    finally:
+        if shell.poll() is None:
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(int((host.state / "lock").read_text()), signal.SIGKILL)
+        shell.wait(60)
+        os.close(ours)
+    file = host.state / "xpucached.log"
+    assert f"its log is {file}" in shown.decode()
+    assert b"answers on" not in shown
+    assert "answers on" in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_reload_takes_a_good_configuration_and_refuses_a_bad_one(host: Daemon) -> None:

@@ -196,11 +196,12 @@ class AddModel(Request[ModelStatus], frozen=True, kw_only=True):
 class RemoveModel(Request[RemovedModel], frozen=True, kw_only=True):
     """Forget a model, and end its run if it runs; its entries stay until they are evicted.
 
-    Our own directory of what other compilers cached for it goes, too, and with ``caches`` those that it named.
+    Our directory of what others cached for it goes, too; with ``caches`` those it named. ``dry_run`` only says so.
     """
 
     name: ModelName
     caches: bool | None = None
+    dry_run: bool | None = None
 
 
 @endpoint("GET", "/v1/runs")

@@ -271,6 +271,7 @@ def _model(parser: CommandParser, verb: Callable[..., CommandParser]) -> None:
     )
     one = verb("remove", "forget models; their entries stay until they are evicted", models, "model remove")
     one.add_argument("name", nargs="+", metavar="NAME")
+    one.add_argument("-n", "--dry-run", action="store_true", help="only say what would go")
     one.add_argument(
         "--caches", action="store_true", help="and what --cache or a variable of theirs names, if unshared"
     )

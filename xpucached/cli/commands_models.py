@@ -85,9 +85,8 @@ _ADDED: Final[Mapping[Added | None, str]] = {Added.REPLACED: "replaced", Added.S
 
 def _remove(output: Output) -> int:
     given = output.options
-    return output.ask(
-        requests.RemoveModel(name=given.name, caches=given.caches or None), caches.removed, lambda _value: ""
-    )
+    request = requests.RemoveModel(name=given.name, caches=given.caches or None, dry_run=given.dry_run or None)
+    return output.ask(request, caches.removed, lambda _value: "")
 
 
 COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {

@@ -67,6 +67,21 @@ def _tell(error: XpucachedError) -> int:
     return error.exit
 
 
+def _begin_log(config: settings.Settings) -> None:
+    """Begin the log: not in the shell in which somebody started us with ``&``, and works on."""
+    level, file = config.log.level.upper(), config.paths.state / "xpucached.log"
+    if not logs.in_background():
+        logs.begin(level)
+        return
+    try:
+        logs.begin(level, file)
+    except OSError as error:
+        logs.begin(level)
+        log.warning("the log cannot be written to %s, and comes here: %s", file, error.strerror or error)
+    else:
+        print(f"xpucached: works in the background; its log is {safe(str(file))}", file=sys.stderr)  # noqa: T201 - see above
+
+
 def _end(runner: asyncio.Runner, status: int) -> None:
     """End what is left of a daemon that has saved everything; what does not answer is left as it is."""
     if all_end(_ENDING):
@@ -105,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with arriving():
                 print(f"the configuration is in order; model files: {found}{refused}")  # noqa: T201 - the same
             return SettingsError.exit if problems else 0
-        logs.begin(config.log.level.upper())
+        _begin_log(config)
         serving = True
         if options.worker:
             worker.step_aside()

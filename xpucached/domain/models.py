@@ -282,6 +282,7 @@ class RemovedModel(Struct, frozen=True):
     ended: bool = False  #: it ran, and its run was cancelled
     caches: tuple[ModelCache, ...] = ()  #: its directories, those that stay among them
     trashed: bool = True  #: whether those that went are in the trash
+    dry_run: bool = False  #: nothing was removed, and the rest says what would be
 
 
 class ModelStatus(Struct, frozen=True):

@@ -39,17 +39,22 @@ def _fate(one: ModelCache) -> Cell:
 
 
 def removed(value: RemovedModel, _style: TextStyle) -> str:
-    """Write what the removal of a model did."""
-    lines = [f"removed {plain(value.name)}{'; it was running, and its run was cancelled' if value.ended else ''}"]
+    """Write what the removal of a model did, or would do."""
+    if value.dry_run:
+        lines = [f"would remove {plain(value.name)}{', and cancel its run' if value.ended else ''}"]
+    else:
+        lines = [f"removed {plain(value.name)}{'; it was running, and its run was cancelled' if value.ended else ''}"]
     for one in value.caches:
         path = plain(str(one.path))
         what = f"{path} ({count(one.files, 'file')}, {size(one.allocated)})"
-        if not one.stays:
+        if not one.stays and value.dry_run:
+            lines.append(f"would go {'into the trash' if value.trashed else 'for good (policy.trash_keep)'}: {what}")
+        elif not one.stays:
             back = f"in the trash: {what}; back with: xpucachectl trash restore {one.ref}"
             lines.append(
                 back if value.trashed else f"gone: {what}, as nothing is kept in the trash (policy.trash_keep)"
             )
         elif one.state is not StoreState.MISSING:
             do = f"; if nobody needs it: rm -r {quoted(str(one.path))}" if one.named and not one.shared else ""
-            lines.append(f"stays: {what}, for {plain(one.stays)}{do}")
+            lines.append(f"{'would stay' if value.dry_run else 'stays'}: {what}, for {plain(one.stays)}{do}")
     return "\n".join(lines)

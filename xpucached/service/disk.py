@@ -36,7 +36,8 @@ class DiskReporter:
     async def usage(self) -> DiskUse:
         """Return what the stores hold, and what of it could go by the policy."""
         subtotals = await self._context.read(store_subtotals)
-        plan = await self._evictor.plan()
+        caches = await self._caches.all()
+        plan = await self._evictor.plan(caches=caches)
         models = await self._prewarmer.statuses()
         spaces = await asyncio.to_thread(self._trash.disk_space, held=False)
         goes: Counter[Target | None] = Counter()
@@ -60,7 +61,6 @@ class DiskReporter:
             DiskLine(driver, device, entries[driver, device], size, freed[driver, device], (driver, device) in here)
             for (driver, device), size in sorted(allocated.items(), key=lambda one: (-one[1], one[0]))
         )
-        caches = await self._caches.all()
         further: Counter[ModelName] = Counter()
         for cache in caches:
             further[cache.model] += cache.allocated

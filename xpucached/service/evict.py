@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,10 @@ _PLANS: Final = 64
 """So many plans that were shown are remembered, with what was asked."""
 
 
+_FRESH: Final = 30.0
+"""Seconds for which what directories of models hold, and when they were last used, counts as it was measured."""
+
+
 class Evictor:
     """Removes what the policy lets go."""
 
@@ -89,6 +94,10 @@ class Evictor:
         work = self.work(request.refs, request.reasons, dry_run=request.dry_run, plan_id=request.plan)
         return self._context.jobs.start("evict", self._verifier.before(work, lambda: self.damaged(request)))
 
+    async def caches(self) -> tuple[ModelCache, ...]:
+        """Measure directories of models; see `ModelCaches.all`."""
+        return await self._caches.all()
+
     async def plan(
         self,
         refs: Sequence[str] = (),
@@ -96,8 +105,11 @@ class Evictor:
         *,
         asked: bool = True,
         disk_space: Sequence[DiskSpace] | None = None,
+        caches: Sequence[ModelCache] | None = None,
     ) -> EvictionPlan:
-        """Decide what may go; only these, if any are given.  ``disk_space`` is what was measured just now of the disks.
+        """Decide what may go; only these, if any are given.
+
+        ``disk_space`` and ``caches`` are what was measured just now of the disks, and of directories of models.
 
         Without ``asked`` nobody but the daemon wants it, and nothing goes by a clock that was set a short while ago.
         """
@@ -113,7 +125,8 @@ class Evictor:
 
         known = {status.model.name: status.model for status in models}
         wanted = frozenset(map(EvictReason, reasons)) or None
-        caches = await self._caches.all() if wanted is None else ()
+        if caches is None or wanted is not None:
+            caches = await self._caches.all() if wanted is None else ()
 
         def decide() -> EvictionPlan:
             taken = revoked(context) if wanted is None or EvictReason.REVOKED in wanted else ()
@@ -207,11 +220,14 @@ class Evictor:
         dry_run: bool = False,
         asked: bool = True,
         plan_id: str | None = None,
+        caches: Sequence[ModelCache] | None = None,
     ) -> Callable[[Handle], Awaitable[EvictionReport]]:
         """Return the work of a job: plan, and unless it is a dry run carry the plan out.
 
-        With ``plan_id`` only if the plan still is the one that a dry run showed under it.
+        With ``plan_id`` only if the plan still is the one that a dry run showed under it.  ``caches`` are what was
+        measured just now of directories of models; if it takes long until it is our turn, they are measured again.
         """
+        measured = time.monotonic()
         known = plan_id in self._shown
         if plan_id is not None and known:
             refs, reasons = self._shown[plan_id]
@@ -232,7 +248,8 @@ class Evictor:
                     # is checked again on each entry before that goes.
                     log.warning("evicting by what was known before: %s", error.message)
                 disk_space = await asyncio.to_thread(self._trash.disk_space)
-                plan = await self.plan(refs, reasons, asked=asked, disk_space=disk_space)
+                known_caches = caches if time.monotonic() - measured < _FRESH else None
+                plan = await self.plan(refs, reasons, asked=asked, disk_space=disk_space, caches=known_caches)
                 if plan_id is not None and plan.id != plan_id:
                     changed = f"something changed since plan {plan_id} was shown: now it would be {plan.id}"
                     never = f"no plan {plan_id} was shown since this daemon started: now it would be {plan.id}"

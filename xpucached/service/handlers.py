@@ -155,7 +155,12 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(requests.GetModel, lambda service, asked: _model(service, asked.name)),
         _by(requests.GetWhy, lambda service, asked: service.explainer.diagnose(asked.name)),
         _by(requests.GetHistory, lambda service, asked: service.explainer.history(asked.name)),
-        _by(requests.RemoveModel, lambda service, asked: service.models.remove(asked.name, caches=bool(asked.caches))),
+        _by(
+            requests.RemoveModel,
+            lambda service, asked: service.models.remove(
+                asked.name, caches=bool(asked.caches), dry_run=bool(asked.dry_run)
+            ),
+        ),
         _by(requests.ListRuns, _runs),
         _by(requests.PrewarmModels, _prewarm),
         _by(requests.EvictEntries, lambda service, asked: service.evictor.start(asked)),

@@ -113,11 +113,18 @@ class ModelCaches:
 
         ``named`` says that those go, too, which are not ours and no other model uses.
         """
+        return tuple(
+            one if one.stays else replace(one, stays=self._take(one, EvictReason.ASKED, f"{model.name} was removed"))
+            for one in self.would_remove(model, named=named)
+        )
+
+    def would_remove(self, model: Model, *, named: bool = False) -> tuple[ModelCache, ...]:
+        """Return the directories of a model, those that would stay with the reason; see `remove`."""
         some = self.of(model)
         in_use = directory_users.users({one.path for one in some})
-        return tuple(replace(one, stays=self._remove(one, model, in_use, named=named)) for one in some)
+        return tuple(replace(one, stays=self._stays(one, model, in_use, named=named)) for one in some)
 
-    def _remove(self, one: ModelCache, model: Model, in_use: Mapping[Path, str], *, named: bool) -> str:
+    def _stays(self, one: ModelCache, model: Model, in_use: Mapping[Path, str], *, named: bool) -> str:
         if one.state is StoreState.MISSING:
             return "it is not there"
         if one.state is not StoreState.OK:
@@ -128,9 +135,7 @@ class ModelCaches:
             return f"{one.named} names it"
         if one.path in in_use:
             return f"{in_use[one.path]} uses it"
-        if one.named and (what := self._held_by(one.path, model)):
-            return what
-        return self._take(one, EvictReason.ASKED, f"{model.name} was removed")
+        return self._held_by(one.path, model) if one.named else ""
 
     def evict(self, going: Iterable[EvictCache]) -> tuple[ModelCache, ...]:
         """Take directories of ours out as the policy says; those that a program uses stay, with the reason."""

@@ -133,15 +133,18 @@ class ModelKeeper:
     async def _end_outdated(self) -> frozenset[ModelName]:
         return await self._context.turns.end_outdated(await self._context.read(models_by_name))
 
-    async def remove(self, name: ModelName, *, caches: bool = False) -> RemovedModel:
+    async def remove(self, name: ModelName, *, caches: bool = False, dry_run: bool = False) -> RemovedModel:
         """Forget a model, end its run, and take away what other compilers cached for it.
 
         That is what lies in a directory of ours; with ``caches`` what it named, too.  Its entries stay until the policy
-        lets them go.
+        lets them go.  A dry run only says what would go.
         """
         model = await self._context.read(find_model, name)
         if model.source != REGISTERED:
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
+        if dry_run:
+            would = await asyncio.to_thread(self._caches.would_remove, model, named=caches)
+            return RemovedModel(name, self._context.turns.is_running(name), would, self._caches.keeps, dry_run=True)
         await self._context.write(remove_model, name)
         ended = name in await self._end_outdated()
         went = await to_its_end(self._caches.remove, model, named=caches)

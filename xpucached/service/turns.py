@@ -49,6 +49,10 @@ class ModelTurns:
         """Note as what a model runs, in its turn."""
         self._going[model.name].model = model
 
+    def is_running(self, name: ModelName) -> bool:
+        """Return whether a model runs just now."""
+        return (turn := self._going.get(name)) is not None and turn.model is not None
+
     def why_ended(self, name: ModelName) -> str:
         """Return why a turn was ended by us; nothing if it was not."""
         return turn.why if (turn := self._going.get(name)) is not None else ""

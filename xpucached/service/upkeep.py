@@ -232,8 +232,9 @@ class Upkeep:
             self._evict_due = False
             async with self._parts.part(automatic.EVICT):
                 await quota.note(self._context)
-                if (plan := await self._evictor.plan(asked=False)).evict or plan.caches:
-                    await self._do(automatic.EVICT, self._evictor.work(asked=False))
+                caches = await self._evictor.caches()
+                if (plan := await self._evictor.plan(asked=False, caches=caches)).evict or plan.caches:
+                    await self._do(automatic.EVICT, self._evictor.work(asked=False, caches=caches))
             if self._is_preparing:
                 return  # it would be sent away for that; the trash has time until the next look
             async with self._parts.part(automatic.TIDY), self._context.locks.changing:

@@ -145,6 +145,7 @@ REQUESTS: list[Request[object]] = [
     ),
     requests.RemoveModel(name=ModelName("x")),
     requests.RemoveModel(name=ModelName("x"), caches=True),
+    requests.RemoveModel(name=ModelName("x"), dry_run=True),
     requests.ListRuns(model=ModelName("x"), limit=3),
     requests.PrewarmModels(models=(ModelName("a"), ModelName("b")), force=True),
     requests.PrewarmModels(all=True),

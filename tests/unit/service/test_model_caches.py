@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
-from tests.support import catalogs
-from xpucached.api.requests import AddModel, GetModel, ListStores
+from tests.support import api_stub, catalogs
+from xpucached.api.requests import AddModel, GetModel, ListStores, RemoveModel
 from xpucached.domain.models import RemovedModel
 from xpucached.domain.names import ModelName
 from xpucached.domain.plans import EvictionReport
 from xpucached.domain.stores import ModelCache, StoreState
 from xpucached.domain.workloads import RunSpec
+from xpucached.kinds import model_caches
 from xpucached.processes.supervised import ProcessStarter
+from xpucached.render import caches
+from xpucached.render.text import TextStyle
 from xpucached.service import Service
 from xpucached.service.context import Context
 from xpucached.service.events import Events
@@ -169,6 +172,51 @@ def test_what_another_model_uses_stays(owner: Owner) -> None:
     assert said["below"] == ""
     assert "is a part of" in said["triton"]
     assert (above.exists(), (owner.models / NAME / "triton" / "0.so").exists()) == (True, True)
+
+
+def test_what_would_go_is_said_and_stays(owner: Owner) -> None:
+    named, own = fill(owner.home / "named", 2), fill(owner.models / NAME / "inductor")
+    owner.add(NAME, named)
+
+    def would(**more: bool) -> str:
+        answer = asyncio.run(Handlers(owner.service).answer(RemoveModel(name=NAME, dry_run=True, **more)))
+        assert isinstance(answer, RemovedModel)
+        assert {one.path.name: one.stays for one in answer.caches} == {
+            "named": "" if more else "--cache names it",
+            "net": "",
+        }
+        return caches.removed(answer, TextStyle(api_stub.NOW))
+
+    first, *lines = would().splitlines()
+    assert first == "would remove net"
+    assert sorted(line.partition(":")[0] for line in lines) == ["would go into the trash", "would stay"]
+    assert [line.partition(":")[0] for line in would(caches=True).splitlines()[1:]] == ["would go into the trash"] * 2
+    assert owner.told().keys() == {"named", "net"}
+    assert owner.told()["net"].registered
+    # It is what is done then.
+    assert owner.remove(NAME, caches=True) == {"named": "", "net": ""}
+    assert (named.exists(), own.exists()) == (False, False)
+
+
+def test_what_directories_hold_is_measured_once_for_each_look_and_answer(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Path] = []
+
+    def measure(path: Path) -> model_caches.Measured:
+        measured.append(path)
+        return model_caches.measure(path)
+
+    monkeypatch.setattr("xpucached.service.model_caches.measure", measure)
+    aged(fill(owner.models / "former" / "triton").parent, 1)
+    asyncio.run(owner.service.disk.usage())
+    assert [path.name for path in measured] == ["former"]
+    measured.clear()
+    # The job that follows the look goes by what the look has found.
+    owner.service.upkeep._evict_due = True
+    asyncio.run(owner.service.upkeep._evict())
+    assert [path.name for path in measured] == ["former"]
+    assert owner.told() == {}
 
 
 @pytest.mark.parametrize("what", ["home", "directory", "above", "own", "file"])
