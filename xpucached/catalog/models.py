@@ -35,10 +35,10 @@ def register_model(connection: sa.Connection, model: Model, *, replaces: bool, i
     if old is not None and not others and not (replaces and old.source == REGISTERED):
         return Added.SAME
     if old is not None and old.source != REGISTERED:
-        message = f"{model.name} is declared in {old.source}, with another {', '.join(others)}"
+        message = f"{model.name} is declared in {old.source}, and differs in: {', '.join(others)}"
         raise Conflict(message, hint="that file owns it: change it there, or take another name")
     if old is not None and not (replaces or if_changed):
-        message = f"a model {model.name} is registered already, with another {', '.join(others)}"
+        message = f"a model {model.name} is registered already, and differs in: {', '.join(others)}"
         raise Conflict(message, hint="give --replace to change it; see: xpucachectl model show " + model.name)
     add_model(connection, model)
     return Added.REGISTERED if old is None else Added.REPLACED

@@ -22,12 +22,14 @@ from xpucached.domain.host import Problem
 from xpucached.domain.models import REGISTERED, Added, Model, RemovedModel, Workload
 from xpucached.domain.secrecy import of_problem
 from xpucached.errors import Conflict, Unavailable
+from xpucached.service import program_variables
 from xpucached.service.context import to_its_end
 from xpucached.service.owners import foreign
 from xpucached.settings import loading, model_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from xpucached.api.requests import AddModel
     from xpucached.domain.names import ModelName
@@ -114,10 +116,11 @@ class ModelKeeper:
 
     async def add(self, request: AddModel) -> Added:
         """Register a model, or with ``replace`` or ``if_changed`` change it; what is just like that stays as it is."""
-        workload = Workload(
-            request.command, request.directory, dict(request.variables), request.timeout, request.exercise
-        )
-        model = Model(request.name, workload, request.store, request.priority, request.pinned, before=request.before)
+        variables = program_variables.said(self._context.settings, request.variables)
+        workload = Workload(request.command, request.directory, variables, request.timeout, request.exercise)
+        # Who works in a shell that `env` led to the managed store named no other one.
+        store = await asyncio.to_thread(self._unless_managed, request.store)
+        model = Model(request.name, workload, store, request.priority, request.pinned, before=request.before)
         await asyncio.to_thread(self._finder.refuse_foreign, model)
         added = await self._context.write(
             register_model, model, replaces=request.replace, if_changed=request.if_changed
@@ -129,6 +132,10 @@ class ModelKeeper:
             self._context.events.post("model-added", request.name, {"model": request.name})
             self._context.on_models()
         return added
+
+    def _unless_managed(self, store: Path | None) -> Path | None:
+        same = store is not None and self._finder.real_root(store) == self._finder.managed().store.root
+        return None if same else store
 
     async def _end_outdated(self) -> frozenset[ModelName]:
         return await self._context.turns.end_outdated(await self._context.read(models_by_name))

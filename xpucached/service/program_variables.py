@@ -31,6 +31,18 @@ def given(settings: Settings, model: Model) -> Mapping[str, str]:
     return {**settings.driver.variables, **model.workload.variables}
 
 
+def said(settings: Settings, variables: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what was said with a model, without what `env` put into the shell in which it was registered.
+
+    That is what the configuration gives all programs anyway, and what leads to directories of models that are ours.
+    """
+    place = settings.paths.cache / "models"
+    ours = {name for name in FURTHER if place in Path(variables.get(name, "")).parents}
+    ours |= {name for name, other in _OF.items() if other in ours}
+    given_anyway = settings.driver.variables.items()
+    return {name: text for name, text in variables.items() if name not in ours and (name, text) not in given_anyway}
+
+
 def further(settings: Settings, model: Model) -> Mapping[str, str]:
     """Return what leads compilers that are no kind of ours to the model's own directories; its own words come first."""
     place = settings.paths.cache / "models" / model.name

@@ -9,7 +9,7 @@ import os
 import pwd
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from tests.support import catalogs
 from tests.support.api_stub import make_model
 from xpucached.api.requests import AddModel
 from xpucached.catalog.models import all_models
+from xpucached.cli import capture_env
 from xpucached.domain.models import Added, WarmReason, Warmth
 from xpucached.domain.names import ModelName
 from xpucached.errors import Conflict
@@ -25,6 +26,9 @@ from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 from xpucached.service.context import Context
 from xpucached.settings import loading
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def listing_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +72,7 @@ def test_the_same_thing_twice_is_no_error_and_another_one_is(tmp_path: Path) -> 
             "already-so",
             "already-so",
         ]
-        with pytest.raises(Conflict, match=r"with another command, timeout$"):
+        with pytest.raises(Conflict, match=r"and differs in: command, timeout$"):
             add(replace(other, timeout=5.0))
         assert [add(replace(plain, replace=True)), add(replace(other, if_changed=True))] == ["replaced", "replaced"]
         assert known() == [("socket", *COMMANDS[1])]
@@ -92,7 +96,7 @@ def test_the_same_thing_twice_is_no_error_and_another_one_is(tmp_path: Path) -> 
         assert known() == [(str(file), *COMMANDS[0])]
         assert add(plain) == add(replace(plain, replace=True)) == add(replace(plain, if_changed=True)) == "already-so"
         for one in (other, replace(other, replace=True), replace(other, if_changed=True)):
-            with pytest.raises(Conflict, match=r"is declared in .*net\.toml, with another command$"):
+            with pytest.raises(Conflict, match=r"is declared in .*net\.toml, and differs in: command$"):
                 add(one)
         assert known() == [(str(file), *COMMANDS[0])]
         # With a file it goes when that has been away for a while; what is wrong with one says nothing.
@@ -124,6 +128,44 @@ def test_who_registers_a_model_hears_when_it_is_warmed(tmp_path: Path) -> None:
         context.settings = replace(config, schedule=replace(config.schedule, prewarm=False))
         assert upkeep.due(cold) == "It is not warmed by itself, as schedule.prewarm is off"
         assert upkeep.due(make_model()) == ""
+
+
+def test_a_shell_that_env_set_up_registers_the_same_model(tmp_path: Path) -> None:
+    (tmp_path / "xpucached.toml").write_text('[driver]\nvariables = { OCL_ICD_FILENAMES = "/x/libintelocl.so" }\n')
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    config = loading.load(tmp_path / "xpucached.toml", user=True, environ=environ)
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        service = Service(Context(config, catalog, {}), ProcessStarter({}, "test"))
+
+        def add(name: str, shell: Mapping[str, str]) -> Added:
+            taken = capture_env.capture(("/bin/true",), tmp_path, ("ONE=1",), None, {"PATH": "/bin", **shell})
+            request = AddModel(
+                name=ModelName(name),
+                command=taken.command,
+                directory=taken.directory,
+                variables=taken.variables,
+                store=taken.store,
+            )
+            return asyncio.run(service.models.add(request))
+
+        assert add("net", {}) is Added.REGISTERED
+        place = config.paths.cache / "models" / "net" / "inductor"
+        place.mkdir(parents=True)
+        (place / "kernel.so").touch()
+        shell = asyncio.run(service.explainer.variables(ModelName("net")))
+        assert shell.keys() >= {"SYCL_CACHE_DIR", "OCL_ICD_FILENAMES", "TORCHINDUCTOR_CACHE_DIR"}
+        assert add("net", shell) is Added.SAME
+        # Another one, too, caches in its own directories, and in what somebody chose.
+        assert add("other", {**shell, "TRITON_CACHE_DIR": "/chosen", "OCL_ICD_FILENAMES": "/y"}) is Added.REGISTERED
+        net, other = catalog.read(all_models)
+        assert (net.store, other.store) == (None, None)
+        assert other.workload.variables == {
+            **net.workload.variables,
+            "TRITON_CACHE_DIR": "/chosen",
+            "OCL_ICD_FILENAMES": "/y",
+        }
+        assert add("third", {"SYCL_CACHE_DIR": str(tmp_path / "mine")}) is Added.REGISTERED
+        assert catalog.read(all_models)[-1].store == tmp_path / "mine"
 
 
 def test_models_whose_directory_cannot_be_read_just_now_are_not_forgotten(
