@@ -140,6 +140,14 @@ def all_entries(
     return indexed(connection, connection.execute(statement.where(*where).order_by(_E.id)))
 
 
+def unclaimed_entries(connection: sa.Connection, store: Store, since: datetime) -> tuple[IndexedEntry, ...]:
+    """Return the entries of a store that were made since then, and that no run of a model made or used."""
+    here = sa.select(STORES.c.id).where(STORES.c.kind == store.kind, STORES.c.root == str(store.root))
+    claimed = sa.select(ATTRIBUTIONS.c.entry_id)
+    found = all_entries(connection, _E.store_id.in_(here), _E.created > since, _E.id.not_in(claimed))
+    return tuple(one for one in found if not one.models)
+
+
 def defective_entries(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
     """Return the entries that have a defect, and those whose use decides what is done about one; without kernels."""
     locked = ENTRIES.alias()

@@ -54,6 +54,7 @@ class Cause(StrEnum):
     ON_CPU = "ran-on-cpu"  #: and was meant for a GPU, or there is one
     IDLE_GPU = "idle-gpu"  #: it asks for several GPUs, and not so many were seen to work
     NOT_FASTER = "not-faster-than-cpu"  #: the GPU, where both were timed
+    MORE = "more-than-its-command"  #: was compiled in its store since it was proven
     SLOWER = "slower"
     SHIFTED = "slower-since-change"  #: a change on the host, which its sentence names
     HIDDEN = "cannot-be-seen"  #: its application runs, but not where we may look

@@ -313,6 +313,7 @@ class ModelStatus(Struct, frozen=True):
     added: Added | None = None  #: only in the answer to who registers it …
     due: str = ""  #: … and when it is warmed without being asked for, a sentence; empty if there is nothing to do
     caches: tuple[ModelCache, ...] = ()  #: where compilers cache that are no kind of ours; told of one model alone
+    beyond: str = ""  #: what programs compiled in its store since it was proven, and no model's run; there, too
 
     @property
     def has_no_device(self) -> bool:

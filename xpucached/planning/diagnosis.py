@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import Cause, Diagnosis, Explanation, Figure, Safety
 from xpucached.domain.models import Outcome, WarmReason, Warmth
+from xpucached.domain.stores import EntryState
+from xpucached.domain.targets import OUR_WORK, Origin
 from xpucached.planning.beside_cpu import compared
 from xpucached.planning.compiled import compiled
 from xpucached.planning.shifts import sentence
@@ -48,6 +50,7 @@ def diagnose(
     store: Path,
     applications: Sequence[Application] = (),
     entries: Sequence[IndexedEntry] = (),
+    beyond: str = "",
     baselines: Sequence[Baseline] = (),
     shifts: Sequence[Shift] = (),
     uid: int,
@@ -59,10 +62,11 @@ def diagnose(
     """Name every reason why a model is cold or slow, the one to mend first in front.
 
     ``store`` is where the model caches, ``applications`` are the live processes of the units that serve it, ``entries``
-    those of all stores, ``uid`` is ours, ``gpus`` says whether this host has any, ``selecting`` names the variables
-    that lead programs to a device; ``option_variables`` change with which options programs are compiled, and
-    ``built_from`` gives what an entry was compiled from, and that with how it was.  First comes what keeps the model
-    itself cold, then what keeps its application from what is warm, then what makes it slow all the same.
+    those of all stores, ``beyond`` what `beyond` says, ``uid`` is ours, ``gpus`` says whether this host has any,
+    ``selecting`` names the variables that lead programs to a device; ``option_variables`` change with which options
+    programs are compiled, and ``built_from`` gives what an entry was compiled from, and that with how it was.  First
+    comes what keeps the model itself cold, then what keeps its application from what is warm, then what makes it slow
+    all the same.
     """
     name = status.model.name
     beside = compared(status.model, status.run)
@@ -72,6 +76,7 @@ def diagnose(
         *_crashes(status, runtimes, proven(status.model, runs), loaded=loaded),
         *_outside(status.model, store, applications, uid),
         *_elsewhere(status.model, store, entries, option_variables, built_from),
+        *_more(name, beyond),
         *_on_cpu(status.model, status.run, selecting, gpus=gpus),
         *_idle_gpus(status.model, status.run),
         *_not_faster(name, beside),
@@ -237,6 +242,47 @@ def _elsewhere(
     for root, number in sorted(others.items()):
         message = f"{number} of its programs were compiled in {root} too: something runs this model with that store"
         yield Explanation(Cause.OTHER_STORE, message, _command("env", model.name))
+
+
+def beyond(status: ModelStatus, unclaimed: Iterable[IndexedEntry], entries: Iterable[IndexedEntry]) -> str:
+    """Say what was compiled in a model's store since it was proven, by no model's run; empty if nothing was.
+
+    ``unclaimed`` are these entries, ``entries`` those that are known of the model.  In the managed store, where any
+    program may cache, only those count that are of libraries whose kernels the model has compiled.
+    """
+    run = status.run
+    if status.warmth is not Warmth.WARM or run is None:
+        return ""
+    some = [
+        one
+        for one in unclaimed
+        if one.entry.state is EntryState.OK and one.entry.environment in run.environments and one.origin not in _BROUGHT
+    ]
+    if status.store is None:
+        own = _libraries(one for one in entries if status.name in one.models)
+        some = [one for one in some if own & _libraries([one])]
+    if not some:
+        return ""
+    libraries = sorted(_libraries(some))
+    of = f" of {', '.join(libraries[:_NAMED])}" if libraries else ""
+    return (
+        f"{f'{len(some)} programs{of} were' if some[1:] else f'one program{of} was'} compiled in its store since it was"
+        f" proven, and by no model's run, the last one on {max(one.entry.created for one in some):%Y-%m-%d %H:%M} UTC"
+    )
+
+
+def _libraries(entries: Iterable[IndexedEntry]) -> frozenset[str]:
+    """Return the libraries of which entries hold kernels, as far as they are known."""
+    return frozenset(kernel.library for one in entries for kernel in one.entry.kernels if kernel.library)
+
+
+_BROUGHT: Final = OUR_WORK | {Origin.IMPORTED}
+
+
+def _more(name: str, beyond: str) -> Iterable[Explanation]:
+    if beyond:
+        message = f"{beyond}. If {name}'s program did that, it does more than the command that was registered"
+        yield Explanation(Cause.MORE, message, _command("model", "add", name, "--replace", "--", "COMMAND"))
 
 
 def _on_cpu(model: Model, run: Run | None, selecting: Collection[str], *, gpus: bool) -> Iterable[Explanation]:

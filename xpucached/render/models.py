@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.models import REGISTERED, Outcome, Warmth
 from xpucached.printing import command, plain, quoted, safe
 from xpucached.render.caches import caches
-from xpucached.render.text import Cell, Colour, age, count, facts, seconds, section, size, table
+from xpucached.render.text import Cell, Colour, age, count, facts, fold, seconds, section, size, table
 from xpucached.render.trials import exercise, trials
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ def model(value: ModelStatus, style: TextStyle) -> str:
         ("warm pass", seconds(value.warm_seconds) if value.warm_seconds is not None else ""),
     ]
     parts = [facts(pairs, style, whole=("command", "directory", "started by"))]
+    if value.beyond:
+        said = plain(f"{value.beyond}; more: xpucachectl why {value.name}")
+        parts.append(section("Compiled besides", fold(said, style), style))
     if value.changes:
         parts.append(section("Changed since it was proven", "\n".join(map(plain, value.changes)), style))
     if workload.variables:

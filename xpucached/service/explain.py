@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.catalog.entries import all_entries
+from xpucached.catalog.entries import all_entries, unclaimed_entries
 from xpucached.catalog.models import all_models, find_model
 from xpucached.catalog.runs import KEPT, newest_libraries, newest_runs
 from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_check
@@ -29,12 +29,13 @@ from xpucached.service.store_finder import make
 from xpucached.service.survey import runtimes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from xpucached.domain.diagnosis import Baseline, Diagnosis, RuntimeCheck
     from xpucached.domain.libraries import Libraries, SyclRuntime
     from xpucached.domain.models import Model, ModelStatus
     from xpucached.domain.names import ModelName
+    from xpucached.domain.plans import IndexedEntry
     from xpucached.domain.stores import FoundStore
     from xpucached.service.context import Context
     from xpucached.service.prewarm import Prewarmer
@@ -151,6 +152,17 @@ class Explainer:
         )
         return done
 
+    async def beyond(self, status: ModelStatus, entries: Sequence[IndexedEntry] | None = None) -> str:
+        """Return what was compiled in a model's store since its proof, by no model's run; see `diagnosis.beyond`."""
+        run = status.run
+        if status.warmth is not Warmth.WARM or run is None or run.finished is None:
+            return ""
+        found = await asyncio.to_thread(self._finder.store_of, status.model)
+        unclaimed = await self._context.read(unclaimed_entries, found.store, run.finished)
+        if unclaimed and entries is None:
+            entries = await self._context.read(all_entries)
+        return diagnosis.beyond(status, unclaimed, entries or ())
+
     async def diagnose(self, name: ModelName) -> Diagnosis:
         """Return why a model is cold or slow, and what mends it."""
         status = await self._prewarmer.status_of(name)
@@ -180,13 +192,15 @@ class Explainer:
                 for where in (discovery if place is None else KINDS[place.kind].discovery,)
             )
 
+        entries = await self._context.read(all_entries)
         return diagnosis.diagnose(
             status,
             runtimes=await self.runtimes(model),
             runs=await self._context.read(newest_runs, name, _HISTORY),
             store=found.store.root,
             applications=await asyncio.to_thread(look),
-            entries=await self._context.read(all_entries),
+            entries=entries,
+            beyond=await self.beyond(status, entries),
             baselines=await self.history(name),
             shifts=shifts(await self._context.read(newest_runs, name, KEPT)),
             uid=os.getuid(),

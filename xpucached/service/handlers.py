@@ -72,7 +72,8 @@ async def _stores(service: Service) -> tuple[StoreStatus, ...]:
 
 async def _model(service: Service, name: ModelName) -> ModelStatus:
     status = await service.prewarmer.status_of(name)
-    return replace(status, caches=await asyncio.to_thread(service.caches.of, status.model))
+    caches = await asyncio.to_thread(service.caches.of, status.model)
+    return replace(status, caches=caches, beyond=await service.explainer.beyond(status))
 
 
 async def _add_model(service: Service, asked: requests.AddModel) -> ModelStatus:

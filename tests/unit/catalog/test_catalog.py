@@ -32,7 +32,15 @@ from tests.support.builders import sycl_target
 from xpucached.catalog import Catalog, migrating, opening, salvage, surveys, tables, targets
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.defects import note_defects
-from xpucached.catalog.entries import all_entries, entries_by_id, entry_page, find_entry, forget_entries, note_restored
+from xpucached.catalog.entries import (
+    all_entries,
+    entries_by_id,
+    entry_page,
+    find_entry,
+    forget_entries,
+    note_restored,
+    unclaimed_entries,
+)
 from xpucached.catalog.figures import catalog_summary, model_sizes, needed_sizes
 from xpucached.catalog.intents import fulfil, intend, open_intents
 from xpucached.catalog.models import add_model, all_models, find_model, remove_model, sync_file_models
@@ -1347,6 +1355,19 @@ def test_intents_last_until_they_are_fulfilled(path: Path, catalog: Catalog) -> 
 
 
 # -- models and runs ----------------------------------------------------------------------------------------------
+
+
+def test_what_came_since_and_no_model_claims_is_told_of_one_store(catalog: Catalog) -> None:
+    old, late, used, made = (entry(f"{name}/0", created=NOW) for name in ("old", "late", "used", "made"))
+    old = replace(old, created=NOW - HOUR)
+    there = entry("there/0", OTHER, created=NOW)
+    catalog.write(record_scan, scan(old, late, used, made), architecture)
+    catalog.write(record_scan, scan(there, store=OTHER), architecture)
+    catalog.write(add_model, model("a"))
+    run(catalog, model("a"), created=(made,), used=(used,))
+    assert [one.entry.id for one in catalog.read(unclaimed_entries, STORE, NOW - HOUR)] == [late.id]
+    assert [one.entry.id for one in catalog.read(unclaimed_entries, OTHER, NOW - HOUR)] == [there.id]
+    assert catalog.read(unclaimed_entries, STORE, NOW) == ()
 
 
 def test_models_are_kept_whole_and_replaced_with_their_runs(catalog: Catalog) -> None:

@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from tests.support import api_stub
 from tests.support.api_stub import make_entry, make_model, make_run
 from tests.support.daemons import daemon
 from xpucached.domain.diagnosis import Application, Baseline, Cause, Figure, RuntimeCheck, Safety
 from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.domain.models import Figures, Outcome, Pass, Trial, WarmReason, Warmth, is_unit
 from xpucached.domain.names import EntryKey, KindName, ModelName
-from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.stores import EntryId, EntryState, Kernel, Store
+from xpucached.domain.targets import Origin
 from xpucached.domain.workloads import Variant
 from xpucached.host import process_table
 from xpucached.host.roots import HostRoots
 from xpucached.kinds import sycl
 from xpucached.kinds.table import built_from
 from xpucached.planning.baselines import baselines, summed, usual_seconds
-from xpucached.planning.diagnosis import diagnose, trusted
-from xpucached.render import diagnosis
+from xpucached.planning.diagnosis import beyond, diagnose, trusted
+from xpucached.render import diagnosis, models
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
@@ -119,6 +121,35 @@ def test_nothing_speaks_against_a_warm_model_whose_application_uses_its_store() 
 
     assert made.explanations == ()
     assert "nothing speaks against it" in diagnosis.why(made, LOOK)
+
+
+def test_a_program_that_does_more_than_its_command_shows_by_what_no_run_compiled() -> None:
+    known = status()
+    assert known.run is not None
+    warm = replace(known, run=replace(known.run, environments=(make_entry(1).entry.environment or api_stub.OPENCL,)))
+    mine, other = entry("1/2/3/4/0", models=["net"]), entry("1/2/3/5/0")
+    one = beyond(warm, [other], [mine, other])
+    assert one.startswith("one program of oneDNN was compiled in its store since it was proven, and by no model's run")
+    assert beyond(warm, [other, entry("6/0")], [mine]).startswith("2 programs of oneDNN were compiled")
+    # It is said by why, and by what is shown of the model.
+    (explanation,) = diagnose(warm, store=STORE, beyond=one, uid=1000, built_from=built_from).explanations
+    assert explanation.command == "xpucachectl model add net --replace -- COMMAND"
+    assert explanation.message.startswith(one)
+    assert one in models.model(replace(warm, beyond=one), LOOK)
+    assert "Compiled besides" not in models.model(warm, LOOK)
+
+    def changed(**facts: object) -> IndexedEntry:
+        return replace(other, entry=replace(other.entry, **facts))
+
+    stranger = changed(kernels=(Kernel("_ZTS4Mine", "Mine", None),))
+    # Not where it is cold anyway, nor of another driver, damaged, made by us, brought along, or of any program's own.
+    assert beyond(replace(warm, warmth=Warmth.COLD), [other], [mine]) == ""
+    elsewhere = [changed(environment=None), changed(state=EntryState.DEFECTIVE), stranger]
+    ours = [replace(other, origin=origin) for origin in (Origin.REBUILT, Origin.AHEAD, Origin.IMPORTED)]
+    assert beyond(warm, [*elsewhere, *ours], [mine]) == ""
+    # In a store of its own whatever comes counts.
+    alone = replace(warm, store=STORE)
+    assert beyond(alone, [stranger], [mine]).startswith("one program was compiled in its store")
 
 
 @pytest.mark.parametrize(
