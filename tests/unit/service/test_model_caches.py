@@ -209,6 +209,7 @@ def test_what_directories_hold_is_measured_once_for_each_look_and_answer(
 
     monkeypatch.setattr("xpucached.service.model_caches.measure", measure)
     aged(fill(owner.models / "former" / "triton").parent, 1)
+    removed(owner, "former", 1)
     asyncio.run(owner.service.disk.usage())
     assert [path.name for path in measured] == ["former"]
     measured.clear()
