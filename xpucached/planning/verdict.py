@@ -200,7 +200,7 @@ def names(some: Sequence[str]) -> str:
     return ", ".join(some[:_NAMED]) + more
 
 
-_LOADERS: Final = frozenset({"no-level-zero", "no-level-zero-driver", "no-opencl", "no-opencl-driver"})
+_LOADERS: Final = frozenset({"no-gpu", "no-level-zero", "no-level-zero-driver", "no-opencl", "no-opencl-driver"})
 """What is missing where the system itself has no driver."""
 
 

@@ -41,7 +41,8 @@ def _fate(one: ModelCache) -> Cell:
 def removed(value: RemovedModel, _style: TextStyle) -> str:
     """Write what the removal of a model did, or would do."""
     if value.dry_run:
-        lines = [f"would remove {plain(value.name)}{', and cancel its run' if value.ended else ''}"]
+        run = ", and cancel its run" if value.ended else ""
+        lines = [f"would remove {plain(value.name)}{run}; its entries stay until they are evicted"]
     else:
         lines = [f"removed {plain(value.name)}{'; it was running, and its run was cancelled' if value.ended else ''}"]
     for one in value.caches:

@@ -494,7 +494,12 @@ def test_where_there_is_no_device_for_what_is_cold_no_run_is_advised() -> None:
 
 
 def test_where_all_models_bring_their_driver_the_system_lacks_none() -> None:
-    lacking = (Problem("no-opencl", "x"), Problem("no-level-zero-driver", "x"), Problem("opencl-error", "x"))
+    lacking = (
+        Problem("no-gpu", "x"),
+        Problem("no-opencl", "x"),
+        Problem("no-level-zero-driver", "x"),
+        Problem("opencl-error", "x"),
+    )
     brought = DriverInUse({"OCL_ICD_FILENAMES": "/x"}, (ModelName("m1"), ModelName("m2")), "stamp", environments=(NEW,))
     bare = replace(host(), problems=lacking)
     led = replace(bare, drivers=(brought,))

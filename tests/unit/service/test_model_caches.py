@@ -188,7 +188,7 @@ def test_what_would_go_is_said_and_stays(owner: Owner) -> None:
         return caches.removed(answer, TextStyle(api_stub.NOW))
 
     first, *lines = would().splitlines()
-    assert first == "would remove net"
+    assert first == "would remove net; its entries stay until they are evicted"
     assert sorted(line.partition(":")[0] for line in lines) == ["would go into the trash", "would stay"]
     assert [line.partition(":")[0] for line in would(caches=True).splitlines()[1:]] == ["would go into the trash"] * 2
     assert owner.told().keys() == {"named", "net"}
