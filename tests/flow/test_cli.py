@@ -805,7 +805,6 @@ QUICK: Final = [
         "runs resnet",
         "jobs",
         "why resnet",
-        "config show",
         "version",
         "env",
         "env resnet",
