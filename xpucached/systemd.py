@@ -62,15 +62,15 @@ def notify(*lines: str, patience: float = 1.0) -> None:
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
-        speaker.settimeout(patience)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
+            speaker.settimeout(patience)
             speaker.connect("\0" + address[1:] if address.startswith("@") else address)
             speaker.sendall("\n".join(map(safe, lines)).encode("utf-8", "replace"))
-        except (BlockingIOError, TimeoutError):
-            log.debug("systemd does not listen just now")
-        except OSError as error:
-            log.warning("systemd cannot be told: %s", error)
+    except (BlockingIOError, TimeoutError):
+        log.debug("systemd does not listen just now")
+    except OSError as error:
+        log.warning("systemd cannot be told: %s", error)
 
 
 @contextlib.asynccontextmanager
@@ -116,13 +116,14 @@ def tell(what: str, message: str, fields: Mapping[str, str] | None = None, place
     }
     values |= {f"XPUCACHED_{name.upper().replace('-', '_')}": value for name, value in (fields or {}).items()}
     data = b"".join(_field(name, value[:_LONGEST]) for name, value in values.items())
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
-        # The loop waits with us: a journal that reads nothing just now gets the line without its fields, by our log.
-        speaker.setblocking(False)  # noqa: FBT003 - the library's
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
+            # The loop waits with us: a journal that reads nothing just now gets the line without its fields, by our
+            # log.
+            speaker.setblocking(False)  # noqa: FBT003 - the library's
             speaker.sendto(data, os.fspath(place))
-        except OSError as error:
-            log.info("%s (the journal takes no fields: %s)", message, error)
+    except OSError as error:
+        log.info("%s (the journal takes no fields: %s)", message, error)
 
 
 def _field(name: str, value: str) -> bytes:

@@ -495,6 +495,24 @@ def test_at_a_limit_of_the_kernel_we_poll_and_say_why(
     assert wakes.next() == StoreChanged(store)
 
 
+def test_where_no_thread_can_be_had_each_try_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, watcher: Watcher, store: Path
+) -> None:
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        for _ in range(20):
+            watcher.watch([store], [], [])
+            assert "can't start new thread" in watcher.reason
+
+    assert len(os.listdir("/proc/self/fd")) < len(before) + 20
+    watcher.watch([store], [], [])
+    assert str(watcher.mode) == WatchMode.INOTIFY
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_directory_that_we_may_not_read_is_polled(watcher: Watcher, store: Path) -> None:
     (store / "device").chmod(0)

@@ -163,14 +163,14 @@ async def _reload(host_daemon: HostDaemon, port: MetricsPort, load: Callable[[],
     systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
         fresh = await asyncio.to_thread(deadlines.ask, "configuration", load, _READING)
-    except (RuntimeError, TimeoutError) as error:
-        why = f"the new configuration cannot be read now: {getattr(error, 'strerror', error)}"
-        log.error("the old configuration stays: %s", why)  # noqa: TRY400 - expected
-        host_daemon.settings_problems = (Problem("bad-settings", why, "reload it again"),)
     except SettingsError as error:
         log.error("the configuration is refused, the old one stays: %s", error.message)  # noqa: TRY400 - expected
         problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
         host_daemon.settings_problems = (problem,)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the old one goes on
+        why = f"the new configuration cannot be read now: {getattr(error, 'strerror', error)}"
+        log.error("the old configuration stays: %s", why)  # noqa: TRY400 - expected
+        host_daemon.settings_problems = (Problem("bad-settings", why, "reload it again"),)
     else:
         host_daemon.take_settings(fresh)
         host_daemon.port_problem = await port.take(fresh.metrics.listen)

@@ -316,15 +316,15 @@ class Daemon:
         read = functools.partial(configuration.load, self._options)
         try:
             fresh = await asyncio.to_thread(deadlines.ask, "configuration", read, _READING)
-        except (RuntimeError, TimeoutError) as error:
-            why = f"the new configuration cannot be read now: {getattr(error, 'strerror', error)}"
-            log.error("the old configuration stays: %s", why)  # noqa: TRY400 - expected
-            self._service.context.settings_problems = (Problem("bad-settings", why, "reload it again"),)
         except SettingsError as error:
             shown = configuration.loggable(error, worker=self._options.worker)
             log.error("the old configuration stays: %s", shown.message)  # noqa: TRY400 - expected
             problem = Problem("bad-settings", f"the new configuration is refused: {error.message}", error.hint)
             self._service.context.settings_problems = (problem,)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the old one goes on
+            why = f"the new configuration cannot be read now: {getattr(error, 'strerror', error)}"
+            log.error("the old configuration stays: %s", why)  # noqa: TRY400 - expected
+            self._service.context.settings_problems = (Problem("bad-settings", why, "reload it again"),)
         else:
             if (own := attrgetter("state", "cache", "socket", "socket_mode"))(fresh.paths) != own(self._settings.paths):
                 problem = Problem("restart-needed", "paths changed in the configuration", "restart xpucached")

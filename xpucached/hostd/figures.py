@@ -26,11 +26,11 @@ async def keep(host_daemon: HostDaemon, directory: str | None) -> None:
     failing = ""
     while True:
         if directory:
-            text = host_metrics(host_daemon.status(None), datetime.now(UTC))
             try:
+                text = host_metrics(host_daemon.status(None), datetime.now(UTC))
                 await asyncio.to_thread(write, Path(directory), text)
                 failing = ""
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - who reads them sees that they are old; users are looked after
                 level = logging.WARNING if str(error) != failing else logging.DEBUG
                 log.log(level, "the figures for Prometheus could not be written: %s", error)
                 failing = str(error)

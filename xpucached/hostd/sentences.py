@@ -28,11 +28,14 @@ def silence(said: UserStatus) -> XpucachedError:
     return Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint)
 
 
-def files_silent() -> Problem:
-    """Say that nobody knows whether the driver is another one."""
+def files_silent(error: Exception) -> Problem:
+    """Say that nobody knows whether the driver is another one, and why."""
+    why = "a file system on which the driver is looked for does not answer"
+    if not isinstance(error, TimeoutError):
+        why = f"the driver's files cannot be looked at ({str(error)[:200] or type(error).__name__})"
     return Problem(
         "driver-files-silent",
-        "a file system on which the driver is looked for does not answer: whether the driver changed is unknown",
+        f"{why}: whether the driver changed is unknown",
         "see what LD_LIBRARY_PATH, OCL_ICD_FILENAMES and the like name in [driver], and: findmnt",
     )
 

@@ -59,6 +59,11 @@ class StateFile:
             self._keep(known)
             self._show(cold=not last and any(one.cold for one in known.users))
 
+    def fail(self, error: Exception) -> None:
+        """Note why what is known was not written."""
+        log.warning("what is known of the users cannot be kept: %s", error)
+        self.problems = (unwritten(self._file, getattr(error, "strerror", None) or str(error)),)
+
     def _keep(self, known: SavedState) -> None:
         beside = self._file.with_suffix(".new")
         try:
@@ -68,8 +73,7 @@ class StateFile:
                 file.write(codec.dumps(codec.to_json(known)))
             beside.replace(self._file)
         except OSError as error:
-            log.warning("what is known of the users cannot be kept: %s", error)
-            self.problems = (unwritten(self._file, error.strerror or str(error)),)
+            self.fail(error)
         else:
             self.problems = ()
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 _CENSUS: Final = 20.0
 """Seconds for the host's user database (files, LDAP, …) to tell who is looked after."""
 _CENSUS_THREADS: Final = 4
@@ -158,7 +157,11 @@ class HostDaemon:
         while True:
             await self._known.changed.wait()
             self._known.changed.clear()
-            await asyncio.to_thread(self._memory.keep, self._saved())
+            try:
+                await asyncio.to_thread(self._memory.keep, self._saved())
+            except Exception as error:  # noqa: BLE001 - what is not kept is asked for again
+                self._memory.fail(error)
+                self._known.changed.set()
             await asyncio.sleep(_WRITING)
 
     def take_settings(self, config: Settings) -> None:
@@ -223,14 +226,14 @@ class HostDaemon:
         return not self._people or uid in self._people or uid in {0, os.getuid()}
 
     async def _compare(self) -> None:
-        """See whether the driver is another one, by its files alone; if they do not answer, it stays as it was."""
+        """See whether the driver is another one, by its files alone; if that cannot be told, it stays as it was."""
         began = self._clock()
         look = functools.partial(driver_stamp.fingerprint, self.settings.driver.variables)
         try:
             found = await asyncio.to_thread(deadlines.ask, "driver", look, _COMPARING)
-        except TimeoutError as error:
-            log.warning("the driver's files cannot be looked at: %s", error)
-            self._unseen = (files_silent(),)
+        except Exception as error:  # whatever is wrong with them, users are looked after
+            log.warning("the driver's files cannot be looked at: %s", error, exc_info=not isinstance(error, OSError))
+            self._unseen = (files_silent(error),)
             return
         self._unseen = ()
         self._looked = began
@@ -249,8 +252,8 @@ class HostDaemon:
         look = functools.partial(stamps.beside, self.settings.driver.staged)
         try:
             found = await asyncio.to_thread(deadlines.ask, "staged", look, _COMPARING)
-        except OSError as error:
-            log.warning("what was downloaded, or which keys there are, cannot be looked at: %s", error)
+        except Exception as error:  # noqa: BLE001 - the same
+            log.warning("what was downloaded, or which keys there are, cannot be looked at: %r", error)
             return
         if found != self._staged:
             self._staged = found

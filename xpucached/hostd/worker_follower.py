@@ -90,8 +90,8 @@ class WorkerFollower:
             task.cancel()
         try:
             await self._units.stop(uid)
-        except Unavailable as error:
-            log.warning("a worker cannot be stopped: uid %d: %s", uid, error.message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are still looked after
+            log.warning("a worker cannot be stopped: uid %d: %s", uid, getattr(error, "message", error))
 
     def follow_owed(self) -> None:
         """Follow those who are to look again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import stat
 from pathlib import Path
@@ -107,7 +106,7 @@ def _written(path: Path, key: str, one: Mapping[str, Json]) -> Account | None:
         return None
     try:
         name, colon, secret = base64.b64decode(auth, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         name, colon, secret = "", "", ""
     if not colon:
         raise RegistryDenied(f"{path}: what stands there for {key} is no account", hint=f"docker login {key}")

@@ -149,7 +149,12 @@ class MetricsPort:
 
     async def take(self, listen: str) -> Problem | None:
         """Listen there, or nowhere if it is `OFF`; return why that cannot be."""
-        problem = await self._take(listen)
+        try:
+            problem = await self._take(listen)
+        except (OSError, RuntimeError) as error:
+            # There is no descriptor or thread for it now; the next reload tries again.
+            await self.stop()
+            problem = _not_open(listen, error if isinstance(error, OSError) else OSError(errno.EAGAIN, str(error)))
         if problem is not None:
             log.warning("%s", problem.message)
         return problem
@@ -169,7 +174,12 @@ class MetricsPort:
             one = bind(address)
         except OSError as error:
             return _not_open(listen, error)
-        if not await asyncio.to_thread(_reachable, one, self._given):
+        try:
+            reachable = await asyncio.to_thread(_reachable, one, self._given)
+        except BaseException:
+            one.close()
+            raise
+        if not reachable:
             one.close()
             message = f"nobody could reach {listen}, where metrics.listen wants figures: the unit keeps packets out"
             return Problem(PROBLEM, message, _UNIT)

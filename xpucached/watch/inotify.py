@@ -95,7 +95,12 @@ class _Observer(InotifyObserver):
 
     def __init__(self, lost: Callable[[], None]) -> None:
         self._inotify_fd = _Queue(lost)
-        self._inotify_fd.start()
+        try:
+            self._inotify_fd.start()
+        except RuntimeError:
+            # No thread of its own will close what it opened when it was made.
+            self._inotify_fd._close_resources()  # noqa: SLF001 - the library has no other way
+            raise
         BaseObserver.__init__(self, _Emitter, inotify_fd=self._inotify_fd)
 
     def is_alive(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -42,7 +43,7 @@ from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatu
 from xpucached.errors import Busy, Conflict, Denied, NotFound, SettingsError, Unavailable, XpucachedError
 from xpucached.host import driver_stamp, staged
 from xpucached.host.roots import HostRoots
-from xpucached.hostd import units, user_client
+from xpucached.hostd import figures, units, user_client
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
 from xpucached.hostd.users import managed_users
@@ -54,6 +55,7 @@ from xpucached.server.metrics_port import MetricsPort
 from xpucached.settings import loading, model_files
 from xpucached.settings.sections import Workers
 from xpucached.settings.values import filled
+from xpucached.threads import renew
 from xpucached.watchd import __main__ as watchd
 
 if TYPE_CHECKING:
@@ -1028,6 +1030,48 @@ def test_driver_files_that_do_not_answer_hold_up_nobody_and_are_named(
     go(one, work)
 
 
+def test_whatever_is_wrong_with_the_driver_s_files_or_our_own_users_are_looked_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._stamp = "before"
+
+    def stumble(_variables: object) -> str:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(driver_stamp, "fingerprint", stumble)
+
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> None:
+        await one._compare()
+        (problem,) = one.status(None).problems
+        assert (problem.code, "embedded null" in problem.message) == ("driver-files-silent", True)
+        assert (one._stamp, one._looked) == ("before", None)
+        # No file answers where there is no thread to ask it; what is kept and shown then waits.
+        renew(asyncio.get_running_loop())
+        one._known.changed.set()
+        tasks = [asyncio.create_task(one._write()), asyncio.create_task(figures.keep(one, str(tmp_path)))]
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", full)
+            await asyncio.sleep(0)
+            async with asyncio.timeout(30):
+                while "state-not-kept" not in {found.code for found in one.status(None).problems}:
+                    await one._compare()
+                    await asyncio.sleep(0)
+            await one._compare()
+            assert "new thread" in next(
+                found.message for found in one.status(None).problems if found.code == "driver-files-silent"
+            )
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    go(one, work)
+
+
 def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one._known.said = {
@@ -1315,6 +1359,20 @@ def test_what_systemd_is_told_is_one_line_whatever_it_quotes(short_dir: Path, mo
         manager.bind(str(short_dir / "n"))
         systemd.notify("READY=1", "STATUS=it said: x\nMAINPID=1\udcff")
         assert manager.recv(4096) == rb"READY=1" + b"\n" + rb"STATUS=it said: x\x0aMAINPID=1\udcff"
+
+
+def test_without_a_descriptor_systemd_and_the_journal_are_told_nothing_and_all_goes_on(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(short_dir / "n"))
+    monkeypatch.setenv("JOURNAL_STREAM", "8:1")
+
+    def none(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", none)
+    systemd.notify("WATCHDOG=1", patience=0.0)
+    systemd.tell("started", "a line", place=short_dir / "j")
 
 
 def test_systemd_that_does_not_read_keeps_nobody_waiting(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

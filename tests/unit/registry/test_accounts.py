@@ -57,6 +57,7 @@ def test_the_nearest_account_counts(home: Path, tmp_path: Path, monkeypatch: pyt
         (b"[", "cannot be read"),
         (b"[]", "cannot be read"),
         (b'{"auths":{"registry.example.com:5000":{"auth":"%"}}}', "no account"),
+        ('{"auths":{"registry.example.com:5000":{"auth":"é"}}}'.encode(), "no account"),
         (b'{"auths":{"registry.example.com:5000":{"auth":"eA=="}}}', "no account"),
         (b'{"auths":{"registry.example.com:5000":{"auth":"eDp5Cg=="}}}', "characters"),
         (b'{"credsStore":"../../evil"}', "not in PATH"),

@@ -205,6 +205,23 @@ def test_a_port_that_is_taken_is_a_problem_until_it_is_free() -> None:
     during(work)
 
 
+def test_a_port_for_which_there_is_no_thread_is_a_problem_until_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work(door: MetricsPort, _counter: Counter) -> None:
+        listen = f"127.0.0.1:{free()}"
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", full)
+            problem = await door.take(listen)
+        assert problem is not None
+        assert (problem.code, "new thread" in problem.message) == ("metrics-port", True)
+        assert await door.take(listen) is None
+        assert (await asyncio.to_thread(ask, listen))[0] == 200
+
+    during(work)
+
+
 def test_a_worker_has_no_port() -> None:
     async def live() -> None:
         port = MetricsPort(Counter().figures, refused=NO_PORT_HERE)
