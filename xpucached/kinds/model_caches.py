@@ -6,6 +6,7 @@ it can come back, and what lies on another file system stays where it is.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -31,8 +32,8 @@ KIND: Final = KindName("other")
 """What stands where a store has its kind."""
 
 _MOST: Final = 500_000
-"""Files of one directory that are counted …"""
-_LONGEST: Final = 10.0
+"""Files and directories of one directory that are counted …"""
+LONGEST: Final = 10.0
 """… in so many seconds."""
 
 
@@ -48,8 +49,8 @@ class Measured:
     note: str = ""  #: why there may be more; empty: all of it was counted
 
 
-def measure(path: Path) -> Measured:
-    """Count what a directory holds.  Raises nothing for what it meets."""
+def measure(path: Path, seconds: float = LONGEST) -> Measured:
+    """Count what a directory holds, for so many ``seconds`` at most.  Raises nothing for what it meets."""
     try:
         with fs.folder(os.fspath(path)) as descriptor:
             there = os.fstat(descriptor)
@@ -59,12 +60,15 @@ def measure(path: Path) -> Measured:
         return Measured(StoreState.NOT_A_DIRECTORY)
     except (OSError, ValueError) as error:
         return Measured(StoreState.UNREADABLE, note=getattr(error, "strerror", None) or str(error))
-    ahead, files, allocated, newest, notes = [os.fspath(path)], 0, 0, 0, set[str]()
-    until = time.monotonic() + _LONGEST
-    while ahead and files < _MOST and time.monotonic() < until:
+    ahead, met, files, allocated, newest, notes = [os.fspath(path)], 0, 0, 0, 0, set[str]()
+    until, enough = time.monotonic() + seconds, False
+    while ahead and not enough:
         try:
-            with os.scandir(ahead.pop()) as found:
+            with contextlib.suppress(FileNotFoundError), os.scandir(ahead.pop()) as found:
                 for one in found:
+                    met += 1
+                    if enough := met > _MOST or time.monotonic() > until:
+                        break
                     try:
                         status = one.stat(follow_symlinks=False)
                     except FileNotFoundError:
@@ -78,11 +82,9 @@ def measure(path: Path) -> Measured:
                         ahead.append(one.path)
                     else:
                         notes.add("what is mounted below it is not counted")
-        except FileNotFoundError:
-            continue
         except OSError as error:
             notes.add(f"not all of it can be read ({error.strerror})")
-    if ahead:
+    if ahead or enough:
         notes.add("it holds more than was counted")
     # Whoever writes there may set any time, also one that no calendar has.
     used = datetime.fromtimestamp(min(newest / 1e9, time.time()), UTC) if newest else None

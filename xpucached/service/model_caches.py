@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from xpucached.domain.stores import EntryId, ModelCache, Store, StoreOrigin, Sto
 from xpucached.domain.trash import TrashLabel
 from xpucached.host import directory_users
 from xpucached.kinds import model_caches
-from xpucached.kinds.model_caches import KIND, TRASH, Measured, measure
+from xpucached.kinds.model_caches import KIND, LONGEST, TRASH, Measured, measure
 from xpucached.kinds.removal import GONE
 from xpucached.service import program_variables
 
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from xpucached.domain.plans import EvictCache
     from xpucached.service.context import Context
 
-_PATIENCE: Final = 30.0
-"""Seconds that it may take to count what one directory holds."""
+_ALL: Final = 60.0
+"""Seconds in which the directories of one look are counted; each may take half of what is left …"""
+_LEAST: Final = 0.05
+"""… and so long in any case: one that holds little is counted whole, whatever others hold."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -55,26 +58,26 @@ class ModelCaches:
     def _all(self) -> tuple[ModelCache, ...]:
         models = self._context.catalog.read(all_models)
         names = {model.name for model in models}
-        sharing = self._sharing(models)
-        gone = [self._own(name, sharing, registered=False) for name in self._folders() if name not in names]
-        return (*(one for model in models for one in self._of(model, sharing)), *gone)
+        look = self._begin(models)
+        gone = [self._own(name, look, registered=False) for name in self._folders() if name not in names]
+        return (*(one for model in models for one in self._of(model, look)), *gone)
 
     def of(self, model: Model) -> tuple[ModelCache, ...]:
         """Return the directories of one model: ours if it is there, and those that are named."""
-        return self._of(model, self._sharing(self._context.catalog.read(all_models)))
+        return self._of(model, self._begin(self._context.catalog.read(all_models)))
 
-    def _of(self, model: Model, sharing: _Sharing) -> tuple[ModelCache, ...]:
+    def _of(self, model: Model, look: _Look) -> tuple[ModelCache, ...]:
         own = self.store.root / model.name
-        found = [self._own(model.name, sharing)] if os.path.lexists(own) else []
+        found = [self._own(model.name, look)] if os.path.lexists(own) else []
         for name, path in dict.fromkeys(program_variables.caches(self._context.settings, model)):
             real = _real(path)
             if name and own not in (real, *real.parents) and real not in (one.path for one in found):
-                found.append(self._measured(model.name, real, name, sharing.others(model.name, real)))
+                found.append(self._measured(model.name, real, name, look))
         return tuple(found)
 
-    def _own(self, name: str, sharing: _Sharing, *, registered: bool = True) -> ModelCache:
+    def _own(self, name: str, look: _Look, *, registered: bool = True) -> ModelCache:
         model, path = ModelName(name), self.store.root / name
-        return replace(self._measured(model, path, "", sharing.others(model, path)), registered=registered)
+        return replace(self._measured(model, path, "", look), registered=registered)
 
     def _folders(self) -> Sequence[str]:
         """Return the names of the directories where ours lie."""
@@ -89,22 +92,23 @@ class ModelCaches:
         halves = (ModelName(name) for name in self._folders() if name.endswith(GONE))
         return {**self._context.catalog.read(removed_models), **dict.fromkeys(halves, _LONG_AGO)}
 
-    def _measured(self, model: ModelName, path: Path, named: str, shared: tuple[ModelName, ...]) -> ModelCache:
+    def _measured(self, model: ModelName, path: Path, named: str, look: _Look) -> ModelCache:
+        seconds = look.seconds()
         try:
-            found = deadlines.ask(path, lambda: measure(path), _PATIENCE)
+            found = deadlines.ask(path, lambda: measure(path, seconds), seconds + deadlines.SECONDS)
         except TimeoutError as error:
             found = Measured(StoreState.UNREADABLE, note=error.strerror or "")
         ref = EntryId(self.store, model_caches.key_of(self.store.root, path)).ref
         counted = found.state, found.owner, found.files, found.allocated, found.used, found.note
-        return ModelCache(model, path, named, ref, *counted, shared=shared)
+        return ModelCache(model, path, named, ref, *counted, shared=look.others(model, path))
 
-    def _sharing(self, models: Iterable[Model]) -> _Sharing:
+    def _begin(self, models: Iterable[Model]) -> _Look:
         named: defaultdict[Path, set[ModelName]] = defaultdict(set)
         for model in models:
             for name, path in program_variables.caches(self._context.settings, model):
                 if name:
                     named[_real(path)].add(model.name)
-        return _Sharing(named)
+        return _Look(named)
 
     # -- out, and into the trash --------------------------------------------------------------------------------------
 
@@ -201,15 +205,20 @@ _NAMED: Final = 5
 """Of models that share a directory so many are named."""
 
 
-class _Sharing:
-    """Which models named which directories."""
+class _Look:
+    """Which models named which directories, and how long it may take to count what they hold."""
 
     def __init__(self, named: Mapping[Path, set[ModelName]]) -> None:
+        self._until = time.monotonic() + _ALL
         self._at = named
         self._below: defaultdict[Path, set[ModelName]] = defaultdict(set)
         for path, models in named.items():
             for above in path.parents:
                 self._below[above] |= models
+
+    def seconds(self) -> float:
+        """Return how long the next directory may be counted."""
+        return min(LONGEST, max((self._until - time.monotonic()) / 2, _LEAST))
 
     def others(self, model: ModelName, path: Path) -> tuple[ModelName, ...]:
         """Return the other models that named a directory, or something above or below it."""

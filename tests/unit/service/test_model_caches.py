@@ -203,9 +203,9 @@ def test_what_directories_hold_is_measured_once_for_each_look_and_answer(
 ) -> None:
     measured: list[Path] = []
 
-    def measure(path: Path) -> model_caches.Measured:
+    def measure(path: Path, seconds: float) -> model_caches.Measured:
         measured.append(path)
-        return model_caches.measure(path)
+        return model_caches.measure(path, seconds)
 
     monkeypatch.setattr("xpucached.service.model_caches.measure", measure)
     aged(fill(owner.models / "former" / "triton").parent, 1)
@@ -218,6 +218,38 @@ def test_what_directories_hold_is_measured_once_for_each_look_and_answer(
     asyncio.run(owner.service.upkeep._evict())
     assert [path.name for path in measured] == ["former"]
     assert owner.told() == {}
+
+
+def test_however_many_directories_there_are_one_look_at_them_has_its_time(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, float] = {}
+
+    def measure(path: Path, seconds: float) -> model_caches.Measured:
+        given[path.name] = seconds
+        return model_caches.measure(path)
+
+    monkeypatch.setattr("xpucached.service.model_caches.measure", measure)
+    # The time of a look has passed before its first directory.
+    monkeypatch.setattr("xpucached.service.model_caches._ALL", 0.0)
+    names = [f"former-{number}" for number in range(5)]
+    for name in names:
+        fill(owner.models / name)
+    found = asyncio.run(owner.service.disk._caches.all())
+    assert given == dict.fromkeys(names, 0.05)
+    assert [(one.files, one.note) for one in found] == [(1, "")] * 5
+
+
+def test_one_directory_is_counted_no_further_than_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(10):
+        (tmp_path / f"file-{number}").touch()
+        (tmp_path / f"folder-{number}").mkdir()
+    assert (model_caches.measure(tmp_path).files, model_caches.measure(tmp_path).note) == (10, "")
+    late = model_caches.measure(tmp_path, -1.0)
+    assert (late.state, late.files, late.note) == (StoreState.OK, 0, "it holds more than was counted")
+    monkeypatch.setattr(model_caches, "_MOST", 3)
+    many = model_caches.measure(tmp_path)
+    assert (many.files <= 3, many.note) == (True, "it holds more than was counted")
 
 
 @pytest.mark.parametrize("what", ["home", "directory", "above", "own", "file"])
