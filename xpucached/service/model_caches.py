@@ -66,7 +66,7 @@ class ModelCaches:
         """Return the directories of one model: ours if it is there, and those that are named."""
         return self._of(model, self._begin(self._context.catalog.read(all_models)))
 
-    def _of(self, model: Model, look: _Look) -> tuple[ModelCache, ...]:
+    def _of(self, model: Model, look: _CacheLook) -> tuple[ModelCache, ...]:
         own = self.store.root / model.name
         found = [self._own(model.name, look)] if os.path.lexists(own) else []
         for name, path in dict.fromkeys(program_variables.caches(self._context.settings, model)):
@@ -75,7 +75,7 @@ class ModelCaches:
                 found.append(self._measured(model.name, real, name, look))
         return tuple(found)
 
-    def _own(self, name: str, look: _Look, *, registered: bool = True) -> ModelCache:
+    def _own(self, name: str, look: _CacheLook, *, registered: bool = True) -> ModelCache:
         model, path = ModelName(name), self.store.root / name
         return replace(self._measured(model, path, "", look), registered=registered)
 
@@ -92,7 +92,7 @@ class ModelCaches:
         halves = (ModelName(name) for name in self._folders() if name.endswith(GONE))
         return {**self._context.catalog.read(removed_models), **dict.fromkeys(halves, _LONG_AGO)}
 
-    def _measured(self, model: ModelName, path: Path, named: str, look: _Look) -> ModelCache:
+    def _measured(self, model: ModelName, path: Path, named: str, look: _CacheLook) -> ModelCache:
         seconds = look.seconds()
         try:
             found = deadlines.ask(path, lambda: measure(path, seconds), seconds + deadlines.SECONDS)
@@ -102,13 +102,13 @@ class ModelCaches:
         counted = found.state, found.owner, found.files, found.allocated, found.used, found.note
         return ModelCache(model, path, named, ref, *counted, shared=look.others(model, path))
 
-    def _begin(self, models: Iterable[Model]) -> _Look:
+    def _begin(self, models: Iterable[Model]) -> _CacheLook:
         named: defaultdict[Path, set[ModelName]] = defaultdict(set)
         for model in models:
             for name, path in program_variables.caches(self._context.settings, model):
                 if name:
                     named[_real(path)].add(model.name)
-        return _Look(named)
+        return _CacheLook(named)
 
     # -- out, and into the trash --------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ _NAMED: Final = 5
 """Of models that share a directory so many are named."""
 
 
-class _Look:
+class _CacheLook:
     """Which models named which directories, and how long it may take to count what they hold."""
 
     def __init__(self, named: Mapping[Path, set[ModelName]]) -> None:
