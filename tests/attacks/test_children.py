@@ -227,7 +227,7 @@ def ask_for_an_account(lair: Path) -> None:
 
 def take_a_bundle_in(lair: Path) -> None:
     with pytest.raises(XpucachedError):
-        taking._imported(ImportBundle(lair.parent / "none"), {}, threading.Event())
+        taking._imported(ImportBundle(lair.parent / "none"), {}, threading.Event(), lambda _: None)
 
 
 def look_for_modules(lair: Path) -> None:

@@ -16,7 +16,8 @@ import pytest
 from tests import REPOSITORY
 from xpucached.bundle import members
 from xpucached.bundling.__main__ import carry_out
-from xpucached.bundling.inspecting import check
+from xpucached.bundling.inspecting import check, programs
+from xpucached.cli.bundles import asked
 from xpucached.domain.bundles import (
     Binaries,
     BundleReplayReport,
@@ -33,13 +34,14 @@ from xpucached.domain.bundles import (
     MergeBundles,
     ReplayBundle,
 )
-from xpucached.errors import BadBundle, Conflict, Unsigned
+from xpucached.errors import BadBundle, Conflict, Unsigned, XpucachedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tests.support.runtimes import Runtime, SimulatedGpu
     from xpucached.domain.bundles import BundleOrder, BundleReport
+    from xpucached.domain.imports import EntriesCame
 
 CTL: Final = (sys.executable, "-m", "xpucached.cli")
 KERNELS: Final = ("alpha", "beta", "gamma", "delta")
@@ -86,6 +88,17 @@ def content(root: Path) -> dict[str, bytes]:
         for path in sorted(root.rglob("*"))
         if path.is_file() and not path.name.endswith("_access_time.txt")
     }
+
+
+def hindered(source: Path, store: Path) -> Path:
+    """Let the disk refuse the last program of a bundle a place in a store; give what is to go for it to be taken."""
+    opened = members.opened(source)
+    with opened.layout:
+        *_, (_, _, _, leaf) = programs(opened, next(one for one in opened.members if one.facts.target), store)
+    place = (store / leaf).parent.parent
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to("nowhere")
+    return place
 
 
 # -- export, look, compare --------------------------------------------------------------------------------------------
@@ -207,6 +220,15 @@ def test_what_is_trusted_is_taken_in_and_all_else_is_compiled_here(
     assert (again.published, again.rebuilt, again.present) == (0, 0, len(KERNELS))
     for name in ("strange", "trusted"):
         assert compiled(first, tmp_path / name, *KERNELS) == (len(KERNELS), 0)
+
+    # What came before the disk refused one of them is told all the same.
+    hindered(tmp_path / "bundle", tmp_path / "hindered")
+    came: list[EntriesCame] = []
+    with pytest.raises(XpucachedError, match="symbolic links"):
+        asked(ImportBundle(tmp_path / "bundle", tmp_path / "hindered"), quiet=True, came=came)
+    there = [str(path.parent) for path in (tmp_path / "hindered").rglob("*.bin")]
+    assert there
+    assert sorted(str(each.store / each.key.rpartition("/")[0]) for one in came for each in one.made) == sorted(there)
 
     # In turns that have no time one program of those that a key has signed is published after the other.
     assert [made for made in turns(tmp_path) if any(made)] == [(1, 0)] * len(KERNELS)

@@ -30,14 +30,16 @@ from xpucached.errors import DiskError, XpucachedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xpucached.bundling.progress import Progress
+    from xpucached.bundling.progress import Came, Progress
 
 _LARGEST: Final = 16 << 20
 _OBJECTS: Final = 50_000
 """So many are made before those that hold each other are looked for: each entry makes some that stay."""
 
 
-def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:  # noqa: PLR0911 - one for each order
+def carry_out(  # noqa: PLR0911 - one for each order
+    order: BundleOrder, progress: Progress, came: Came = lambda *_: None
+) -> BundleReport:
     """Do what an order says."""
     # To load all of it takes longer than most orders.
     match order:
@@ -56,7 +58,7 @@ def carry_out(order: BundleOrder, progress: Progress) -> BundleReport:  # noqa: 
         case ImportBundle():
             from xpucached.bundling import importing  # noqa: PLC0415 - see above
 
-            return importing.take_in(order, progress)
+            return importing.take_in(order, progress, came)
         case ReplayBundle(cluster=""):
             from xpucached.bundling import importing  # noqa: PLC0415 - see above
 
@@ -120,7 +122,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 case _:
                     from xpucached.bundling import pushing  # noqa: PLC0415 - as in `carry_out`
 
-                    say({"report": pushing.noted(order, lambda: carry_out(order, progress))})
+                    def done() -> BundleReport:
+                        return carry_out(order, progress, lambda one: say({"came": one}))
+
+                    say({"report": pushing.noted(order, done)})
         except OSError as error:
             refused = DiskError(str(error))
             say({"error": {"code": refused.code, "message": refused.message, "hint": ""}})

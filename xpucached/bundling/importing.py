@@ -28,6 +28,7 @@ from xpucached.domain.bundles import (
     MemberTaken,
     RecipeLine,
 )
+from xpucached.domain.imports import EntriesCame
 from xpucached.domain.stores import program_digest
 from xpucached.errors import DiskError, HostError, RequestError, Unsigned, WrongHost
 from xpucached.kinds import driver_cache, table
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from xpucached.bundle.members import Bundle, MemberManifest
     from xpucached.bundling.drivers import UsedDriver
-    from xpucached.bundling.progress import Progress
+    from xpucached.bundling.progress import Came, Progress
     from xpucached.domain.bundles import ImportBundle, ReplayBundle
     from xpucached.domain.names import KindName
     from xpucached.domain.targets import Target
@@ -61,8 +62,9 @@ class _Staged(NamedTuple):
 class _Import(contextlib.ExitStack):
     """What was not published when it ends goes."""
 
-    def __init__(self, order: ImportBundle, bundle: Bundle, used: UsedDriver) -> None:
+    def __init__(self, order: ImportBundle, bundle: Bundle, used: UsedDriver, came: Came = lambda *_: None) -> None:
         super().__init__()
+        self._came = came
         self._order = order
         self._bundle = bundle
         self._used = used
@@ -178,6 +180,11 @@ class _Import(contextlib.ExitStack):
         named = self.sources.get(by, BundleSource()).digests
         self.sources[by] = BundleSource(*by, tuple(sorted({*named, *(signed.digests or unsigned)})))
 
+    def tell(self, made: MadeEntry) -> None:
+        """Tell of an entry that came: the next may be refused, and this one is in its store all the same."""
+        source = self.sources[made.signer, made.signing_key]
+        self._came(EntriesCame(self._bundle.index.digest, source, (made,)))
+
     def publish(self, progress: Progress) -> None:
         """Put programs into their stores, once the disk has them; what has come there meanwhile stays."""
         for member, taken in self.taken:
@@ -191,6 +198,7 @@ class _Import(contextlib.ExitStack):
                     self.present += 1
                 else:
                     self.published.append(replace(one, key=key))
+                    self.tell(self.published[-1])
             self._there.update(staged.places)
 
 
@@ -212,14 +220,14 @@ def _make(root: Path) -> None:
         raise RequestError(f"{root} belongs to somebody else", hint="name a directory of your own: --into DIR")
 
 
-def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
+def take_in(order: ImportBundle, progress: Progress, came: Came = lambda *_: None) -> ImportReport:
     """Take a bundle in; see `ImportBundle`."""
     bundle = members.opened(order.source)
     with bundle.layout:
         progress(0, 0, "asking the driver who it is")
         settings = drivers.settings()
         with drivers.used(timeout=settings.driver.probe_timeout) as used, contextlib.ExitStack() as stack:
-            todo = stack.enter_context(_Import(order, bundle, used))
+            todo = stack.enter_context(_Import(order, bundle, used, came))
             recipes = recipes_in(bundle)
             if not used.driver.environments:
                 raise HostError("no driver of this host offers a device", hint="see: xpucachectl devices")
@@ -244,6 +252,7 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
                 0 if recipes is None else recipes.facts.entries,
                 trusted=signed.signer is not None,
                 until=until,
+                came=lambda one: todo.tell(_compiled(one, signed)),
             )
             # What was not published yet would be compiled.
             if recipes is not None and not todo.later:
@@ -267,11 +276,16 @@ def take_in(order: ImportBundle, progress: Progress) -> ImportReport:
         skipped=dict(todo.skipped),
         made=(
             *todo.published,
-            *(replace(one, signer=signed.signer or "", signing_key=signed.key) for one in compiled.made),
+            *(_compiled(one, signed) for one in compiled.made),
         ),
         sources=tuple(todo.sources.values()),
         next=order.first if todo.later else compiled.next,
     )
+
+
+def _compiled(made: MadeEntry, recipes: SignatureVerdict) -> MadeEntry:
+    """Return an entry with whose recipe it was."""
+    return replace(made, signer=recipes.signer or "", signing_key=recipes.key)
 
 
 def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:

@@ -6,8 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from xpucached.domain.imports import EntriesCame
+
 Progress = Callable[[int, int, str], None]
 """Is told how much is done, of how much (0: not known), and of what."""
+
+Came = Callable[[EntriesCame], None]
+"""Is told of each entry as soon as it is in its store."""
 
 _BEAT: Final = 0.2
 

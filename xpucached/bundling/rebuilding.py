@@ -26,7 +26,7 @@ from xpucached.processes import child, scratch
 from xpucached.processes.compiler import BuildFailed, CompilerProcess, NoCompiler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from xpucached.bundle.members import Bundle, MemberManifest
     from xpucached.bundling.drivers import UsedDriver
@@ -114,12 +114,13 @@ class Recompiler:
         *,
         trusted: bool,
         until: float | None = None,
+        came: Callable[[MadeEntry], None] = lambda _: None,
     ) -> None:
         """``limit`` are the seconds for one; ``cache`` is where the GPU driver keeps its own meanwhile.
 
         ``threads`` is how many compile at a time; 0: as many as there are processors for us.  What nobody who is
         ``trusted`` signed is compiled only with build options that are known.  But for the first recipe none is begun
-        when ``until`` (of the monotonic clock) is over.
+        when ``until`` (of the monotonic clock) is over.  ``came`` is told of each entry when it is in its store.
         """
         self._used = used
         self._stores = stores
@@ -130,6 +131,7 @@ class Recompiler:
         self._trusted = trusted
         self._threads = threads or min(_MOST_WORKERS, capacity.cores())
         self._until = until
+        self._came = came
         self._queue: queue.Queue[tuple[int, Wanted] | None] = queue.Queue(2 * _MOST_WORKERS)
         self._lock = threading.Lock()
         self._cores = CoreBudget()
@@ -263,6 +265,7 @@ class Recompiler:
         entry = MadeEntry(target.kind, into, key, digest, target.family, seconds, len(recipe.input))
         with self._lock:
             self.made.append(entry)
+            self._came(entry)
         self._count()
 
     def _count(self, *, present: Path | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -35,6 +36,7 @@ from xpucached.domain.bundles import (
     RegistryAccess,
     ReplayBundle,
 )
+from xpucached.domain.imports import EntriesCame, together
 from xpucached.errors import RequestError, RunFailed, XpucachedError
 from xpucached.printing import plain
 from xpucached.processes import child, credential_helper
@@ -42,7 +44,8 @@ from xpucached.render import bundles
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import BinaryIO
 
     from xpucached.domain.fleet import FleetOrder
 
@@ -164,7 +167,13 @@ ORDERS: Final[Mapping[str, Callable[[Namespace], BundleOrder]]] = {
 def run(options: Namespace) -> int:
     """Have it done, and print what came of it; gives the exit status."""
     make = _replay if options.verb == "replay" else ORDERS[options.verb]
-    data = asked(make(options), quiet=options.quiet)
+    came: list[EntriesCame] = []
+    try:
+        data = asked(make(options), quiet=options.quiet, came=came)
+    except BaseException:
+        # What came before that is in its store.
+        _tell_daemon(options, came)
+        raise
     report = cast("BundleReport", codec.convert(data, BundleReport))
     if options.json:
         print(codec.dumps({"api": VERSION, "data": data}).decode("ascii"))
@@ -172,8 +181,7 @@ def run(options: Namespace) -> int:
         print(bundles.names(report))
     else:
         print(hints.aimed(bundles.report(report, terminal.style(options)), "", os.environ))
-    if isinstance(report, ImportReport) and report.made:
-        _tell_daemon(options, report)
+    _tell_daemon(options, came)
     match report:
         case DiffReport(changes=[_, *_]) | ImportReport(failures=[_, *_]):
             return RunFailed.exit
@@ -184,16 +192,18 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _tell_daemon(options: Namespace, report: ImportReport) -> None:
+def _tell_daemon(options: Namespace, came: Sequence[EntriesCame]) -> None:
     """Let the daemon note where the entries came from, and look at them; without one they are only found later."""
+    if not came:
+        return
     try:
         client, hosts = connect.reach(options)
         with client:
-            for source, its in report.by_source() if not hosts else ():
-                for first in range(0, len(its), imports.MOST):
-                    made = its[first : first + imports.MOST]
-                    of = {name: getattr(source, name) for name in source.__struct_fields__}
-                    client.call(imports.NoteImport(bundle=report.view.digest, made=made, **of))
+            for one in together(came) if not hosts else ():
+                for first in range(0, len(one.made), imports.MOST):
+                    made = one.made[first : first + imports.MOST]
+                    of = {name: getattr(one.source, name) for name in one.source.__struct_fields__}
+                    client.call(imports.NoteImport(bundle=one.bundle, made=made, **of))
     except XpucachedError as error:
         print(f"xpucachectl: no daemon noted where these entries came from: {plain(error.message)}", file=sys.stderr)
 
@@ -223,11 +233,16 @@ class _Complaint:
             print(plain(line), file=sys.stderr)
 
 
-def asked(order: BundleOrder | FleetOrder, *, quiet: bool) -> messages.Json:
-    """Start the program, show how far it is, and give its report.  Raises what it refused."""
-    with child.Pipes() as pipes, told_in_steps(quiet=quiet) as show:
+def asked(order: BundleOrder | FleetOrder, *, quiet: bool, came: list[EntriesCame] | None = None) -> messages.Json:
+    """Start the program, show how far it is, and give its report.  Raises what it refused.
+
+    However it ends, ``came`` is what came into stores.
+    """
+    came = [] if came is None else came
+    with child.Pipes() as pipes, told_in_steps(quiet=quiet) as show, contextlib.ExitStack() as stack:
         orders = pipes.content("order", codec.dumps(codec.to_json(order)))
         answers, theirs = pipes.from_child()
+        lines = stack.enter_context(os.fdopen(os.dup(answers), "rb"))
         command = [*child.module("xpucached.bundling"), "--order", str(orders), "--fd", str(theirs)]
         more = {one: os.environ[one] for one in os.environ if one.startswith(_OURS)}
         if isinstance(order, PushBundle | PullBundle | FetchBundles):
@@ -240,21 +255,36 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool) -> messages.Json:
         )
         complaint = _Complaint(started)
         try:
-            with os.fdopen(os.dup(answers), "rb") as lines:
-                while line := lines.readline(_LARGEST):
-                    said = messages.members(messages.parse(line, largest=_LARGEST, depth=32, escaped_bytes=True))
-                    match said:
-                        case {"progress": [int(done), int(total), str(words)]}:
-                            show(done, total, words)
-                        case {"report": report}:
-                            return report
-                        case {"error": {"code": str(code), "message": str(message), "hint": str(hint)}}:
-                            raise refusal(code, message, hint)
-                        case _:
-                            break
+            while line := lines.readline(_LARGEST):
+                match _read(line):
+                    case {"progress": [int(done), int(total), str(words)]}:
+                        show(done, total, words)
+                    case {"came": entries}:
+                        came.append(cast("EntriesCame", codec.convert(entries, EntriesCame)))
+                    case {"report": report}:
+                        return report
+                    case {"error": {"code": str(code), "message": str(message), "hint": str(hint)}}:
+                        raise refusal(code, message, hint)
+                    case _:
+                        break
         except messages.BadMessage as error:
             raise XpucachedError(f"the program for bundles answered what cannot be read: {error}") from error
         finally:
             status = child.end(started)
             complaint.tell()
+            came += _rest(answers, lines)
     raise XpucachedError(f"the program for bundles ended without an answer, with status {status}")
+
+
+def _read(line: bytes) -> Mapping[str, messages.Json]:
+    return messages.members(messages.parse(line, largest=_LARGEST, depth=32, escaped_bytes=True))
+
+
+def _rest(answers: int, lines: BinaryIO) -> Iterator[EntriesCame]:
+    """Yield what a program that was ended had said that came."""
+    os.set_blocking(answers, False)
+    with contextlib.suppress(messages.BadMessage):
+        while (line := lines.readline(_LARGEST)).endswith(b"\n"):
+            match _read(line):
+                case {"came": entries}:
+                    yield cast("EntriesCame", codec.convert(entries, EntriesCame))

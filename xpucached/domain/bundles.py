@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -320,12 +320,6 @@ class ImportReport(Struct, frozen=True, tag="import", tag_field="kind"):
     made: tuple[MadeEntry, ...] = ()  #: what came in as it was; then what was compiled
     next: int | None = None  #: its time was up: with which recipe to go on; None: all was seen to
     sources: tuple[BundleSource, ...] = ()  #: of whom that was taken
-
-    def by_source(self) -> Iterator[tuple[BundleSource, tuple[MadeEntry, ...]]]:
-        """Yield of whom something may have been taken, with that."""
-        for one in self.sources:
-            its = (one.signer, one.signing_key)
-            yield one, tuple(each for each in self.made if (each.signer, each.signing_key) == its)
 
 
 class BundleReplayReport(Struct, frozen=True, tag="replay", tag_field="kind"):

@@ -20,16 +20,19 @@ from xpucached import codec, deadlines, messages
 from xpucached.bundle.revocations import state_of
 from xpucached.catalog.builds import record_import
 from xpucached.domain.bundles import ImportBundle, ImportReport
+from xpucached.domain.imports import EntriesCame, together
 from xpucached.errors import BadBundle, Unsigned, WrongHost, XpucachedError
 from xpucached.processes import child, polling
 from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from xpucached.service.context import Context
     from xpucached.service.scan import StoreScanner
+
+    Note = Callable[[Sequence[EntriesCame]], None]
 
 _MOST: Final = 64
 """Bundles in the folder that are looked at."""
@@ -143,7 +146,16 @@ class BundleTaker:
         # A worker does not have its user's places, but those that systemd says.
         places = {"XPUCACHED_PATHS_CACHE": str(self._context.settings.paths.cache)}
         order = ImportBundle(path, unattended=True, seconds=_TURN, first=first)
-        doing = asyncio.ensure_future(asyncio.to_thread(_imported, order, {**self._context.base, **places}, cancel))
+        stores: set[Path] = set()
+
+        def note(came: Sequence[EntriesCame]) -> None:
+            for one in came:
+                now = self._context.clock()
+                self._context.catalog.write(record_import, one.made, one.bundle, one.source, now)
+                stores.update(each.store for each in one.made)
+
+        base = {**self._context.base, **places}
+        doing = asyncio.ensure_future(asyncio.to_thread(_imported, order, base, cancel, note))
         try:
             report = await asyncio.shield(doing)
         except asyncio.CancelledError:
@@ -151,11 +163,17 @@ class BundleTaker:
             await asyncio.wait({doing})
             doing.exception()
             raise
+        except XpucachedError:
+            # What came before that is in its store, and noted.
+            if stores:
+                await self._scanner.scan_stores(frozenset(stores))
+            raise
         if report is None or not report.made:
             return None if report is None else report.next
-        for source, its in report.by_source():
-            await self._context.write(record_import, its, report.view.digest, source, self._context.clock())
-        await self._scanner.scan_stores(frozenset(one.store for one in report.made))
+        # What came of each was noted as it came; of the others are those that were there.
+        for source in report.sources:
+            await self._context.write(record_import, (), report.view.digest, source, self._context.clock())
+        await self._scanner.scan_stores(frozenset(stores))
         words = f"{report.published} programs taken from a bundle, {report.rebuilt} compiled from its recipes"
         told = {"bundle": report.view.digest, "published": str(report.published), "rebuilt": str(report.rebuilt)}
         self._context.events.post("bundle-taken", words, told)
@@ -186,8 +204,11 @@ def _lying(folder: Path) -> dict[tuple[object, ...], Path]:
     return found
 
 
-def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Event) -> ImportReport | None:
-    """Have a child take a bundle in; None if nothing in it is for this host.  Raises what it refused."""
+def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Event, note: Note) -> ImportReport | None:
+    """Have a child take a bundle in; None if nothing in it is for this host.  Raises what it refused.
+
+    What came is noted meanwhile, however it ends.
+    """
     path = order.source
     ours = {name: text for name, text in base.items() if name.startswith("XPUCACHED_")}
     with child.Pipes() as pipes:
@@ -195,13 +216,14 @@ def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Ev
         answers, theirs = pipes.from_child()
         command = [*child.module("xpucached.bundling"), "--order", str(told), "--fd", str(theirs)]
         started = child.start(command, variables=child.environment(ours, base=base), pipes=pipes)
+        heard = _Heard(answers, note)
         try:
-            said = _read(answers, cancel)
+            heard.listen(cancel)
         finally:
             child.end(started)
+            heard.rest()
     try:
-        last = said.rstrip(b"\n").rpartition(b"\n")[2]
-        match messages.parse(last, largest=_LARGEST, depth=32, escaped_bytes=True):
+        match messages.parse(heard.last, largest=_LARGEST, depth=32, escaped_bytes=True):
             case {"report": report}:
                 return cast("ImportReport", codec.convert(report, ImportReport))
             case {"error": {"code": WrongHost.code}}:
@@ -220,13 +242,44 @@ def refused(code: str, message: str, hint: str) -> XpucachedError:
     return kind(message, hint=hint)
 
 
-def _read(answers: int, cancel: threading.Event) -> bytes:
-    """Return what a child says until it ends, or until it is to end."""
-    said, deadline = bytearray(), time.monotonic() + _SECONDS
-    while not cancel.is_set() and time.monotonic() < deadline and len(said) < _LARGEST:
-        if polling.readable(answers, seconds=_STEP):
-            piece = os.read(answers, 1 << 16)
-            if not piece:
-                break
-            said += piece
-    return bytes(said)
+class _Heard:
+    """What a child says, line by line."""
+
+    def __init__(self, answers: int, note: Note) -> None:
+        self._answers = answers
+        self._note = note
+        self._begun = bytearray()
+        self.last = b""  #: the last line
+
+    def listen(self, cancel: threading.Event) -> None:
+        """Hear it until it ends, or until it is to end."""
+        deadline = time.monotonic() + _SECONDS
+        while not cancel.is_set() and time.monotonic() < deadline:
+            if polling.readable(self._answers, seconds=_STEP) and not self._hear():
+                return
+
+    def rest(self) -> None:
+        """Hear what it said before it was ended."""
+        while polling.readable(self._answers, seconds=0) and self._hear():
+            pass
+
+    def _hear(self) -> bool:
+        """Read a piece, and note what came; return whether more may come."""
+        piece = os.read(self._answers, 1 << 16)
+        self._begun += piece
+        if b"\n" in piece:
+            *lines, begun = bytes(self._begun).split(b"\n")
+            self._begun, self.last = bytearray(begun), lines[-1]
+            self._note(together(filter(None, map(_came, lines))))
+        return bool(piece) and len(self._begun) < _LARGEST
+
+
+def _came(line: bytes) -> EntriesCame | None:
+    """Return what a line says that came; None if it says something else."""
+    if not line.startswith(b'{"came"'):
+        return None
+    try:
+        said = messages.members(messages.parse(line, largest=_LARGEST, escaped_bytes=True))
+    except messages.BadMessage:
+        return None
+    return cast("EntriesCame", codec.convert(said["came"], EntriesCame))

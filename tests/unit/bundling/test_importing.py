@@ -19,9 +19,11 @@ from xpucached.bundle import members
 from xpucached.bundle.trust import SignatureVerdict
 from xpucached.bundling import importing
 from xpucached.bundling.drivers import UsedDriver
+from xpucached.bundling.inspecting import programs
 from xpucached.bundling.rebuilding import Shard
 from xpucached.domain.bundles import BundleFacts, CompilerLibrary, ImportBundle, RecipeLine
 from xpucached.domain.host import Host, OtherDriver
+from xpucached.domain.imports import EntriesCame, together
 from xpucached.domain.names import KindName
 from xpucached.errors import DiskError
 from xpucached.host import compiler_files
@@ -168,6 +170,32 @@ def test_programs_too_are_published_by_turns(tmp_path: Path) -> None:
         turn = ImportBundle(bundle.layout.path, tmp_path / "store", seconds=0.0)
         assert [published(bundle, turn) for _ in range(30)] == [(1, there, 29 - there) for there in range(30)]
         assert published(bundle, turn) == (0, 30, 0)
+
+
+def test_each_program_that_came_is_told_though_a_later_one_is_refused(tmp_path: Path) -> None:
+    bundle, _ = thirty(tmp_path / "bundle")
+    root = tmp_path / "store"
+    root.mkdir()
+    came: list[EntriesCame] = []
+    used = UsedDriver(
+        OtherDriver((TARGET,), "", {}), Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp=""), {}
+    )
+    with bundle.layout, importing._Import(ImportBundle(bundle.layout.path, root), bundle, used, came.append) as todo:
+        todo.stage(bundle.members[0], SignatureVerdict("key"), lambda *_: None)
+        todo.taken = [(bundle.members[0], Taken(Taking.PUBLISH))]
+        *_, (_, _, _, last) = programs(bundle, bundle.members[0], root)
+        hindrance = (root / last).parent.parent
+        hindrance.parent.mkdir(exist_ok=True)
+        hindrance.write_text("no directory")
+        with pytest.raises(OSError, match="Not a directory"):
+            todo.publish(lambda *_: None)
+
+    (one,) = together(came)
+    assert (one.bundle, one.source.signer) == (bundle.index.digest, "key")
+    assert len(one.made) == 29
+    assert {str(root / each.key.rpartition("/")[0]) for each in one.made} == {
+        str(path.parent) for path in root.rglob("0.bin") if ".xpucached" not in path.parts
+    }
 
 
 @pytest.mark.flow
