@@ -11,7 +11,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
+
+INSTANCE: Final = f"test-{os.getpid()}"
+"""Whose children a test starts: who looks for those of an earlier life ends none of a test in another process."""

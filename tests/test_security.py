@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from tests import INSTANCE
 from tests.test_docs import codes, page, rows, section
 from xpucached.domain.models import Workload
 from xpucached.processes.output import Trace
@@ -93,7 +94,7 @@ def test_no_section_with_tests_is_forgotten() -> None:
 def test_a_command_is_words_and_never_a_line(tmp_path: Path) -> None:
     words = ("$(touch owned)", "; touch owned", "`touch owned`", "a b", "*", "", "'\"", "\n")
     workload = Workload(("/usr/bin/printf", "%s|", *words), tmp_path, {"A": "$(touch owned)"}, 20.0)
-    starter = ProcessStarter({"PATH": "/usr/bin:/bin"}, "test")
+    starter = ProcessStarter({"PATH": "/usr/bin:/bin"}, INSTANCE)
     done = asyncio.run(starter.execute(workload, {}, Trace(), polite=False))
     assert done.outcome is None
     assert done.output == "".join(f"{word}|" for word in words)

@@ -25,6 +25,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.api.requests import AddModel
@@ -148,7 +149,7 @@ RECIPE: Final = Recipe(EntryId(Store(KindName("sycl"), Path("/s")), EntryKey("1/
 def compile_entry(_lair: Path) -> None:
     nothing = sycl_target("none", "none", "none", "none")
     spec = sycl.rebuilder.compiler(nothing, RECIPE.entry.store.root)
-    compiler = ProcessStarter(os.environ, "test").compiler(spec, {})
+    compiler = ProcessStarter(os.environ, INSTANCE).compiler(spec, {})
     with pytest.raises(NoCompiler, match=r"no OpenCL device is none|libOpenCL"):
         compiler.build(RECIPE, threading.Event(), 30.0)
 
@@ -157,7 +158,7 @@ def run_model(lair: Path) -> None:
     elsewhere = lair.parent / "elsewhere"
     elsewhere.mkdir()
     workload = Workload(("/bin/sh", "-c", "ls -l /proc/$$/fd; exit 3"), elsewhere)
-    done = asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, Trace(), polite=False))
+    done = asyncio.run(ProcessStarter(os.environ, INSTANCE).execute(workload, {}, Trace(), polite=False))
     assert done.exit_status == 3
     assert "secret" not in done.output
 

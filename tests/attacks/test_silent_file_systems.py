@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import INSTANCE
 from tests.flow.test_upkeep import settled
 from tests.support import silent_filesystem
 from tests.support.builders import SyclStore
@@ -91,7 +92,7 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
     config = loading.load(None, user=True, environ=environ)
 
     async def work(catalog: Catalog) -> None:
-        service = Service(Context(config, catalog, {}), ProcessStarter({}, "test"))
+        service = Service(Context(config, catalog, {}), ProcessStarter({}, INSTANCE))
         await service.reconciler.reconcile([Started()])
         await service.models.add(model("driver", tmp_path, variables={"OCL_ICD_FILENAMES": f"{away}/libintelocl.so"}))
         await service.models.add(model("program", tmp_path, command=(f"{away}/bin/python3",)))
@@ -135,7 +136,7 @@ def test_many_models_of_a_program_that_is_away_leave_room_to_ask_for_others(
     config = loading.load(None, user=True, environ=environ)
 
     async def work(catalog: Catalog) -> None:
-        service = Service(Context(config, catalog, {}), ProcessStarter({}, "test"))
+        service = Service(Context(config, catalog, {}), ProcessStarter({}, INSTANCE))
         for number in range(8):
             workload = Workload((f"{away}/bin/python3", "infer.py"), tmp_path)
             catalog.write(add_model, Model(ModelName(f"m{number}"), workload))

@@ -27,7 +27,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from tests import REPOSITORY
+from tests import INSTANCE, REPOSITORY
 from tests.kinds.test_sycl_damage import look
 from tests.support import catalogs
 from tests.support.builders import sycl_target
@@ -736,7 +736,7 @@ def test_where_we_fail_while_we_listen_all_that_was_started_is_ended(tmp_path: P
     )
     with pytest.raises(RuntimeError):
         asyncio.run(
-            ProcessStarter(os.environ, "test").execute(workload, {}, Trace(sycl.trace.MARKS, failing), polite=True)
+            ProcessStarter(os.environ, INSTANCE).execute(workload, {}, Trace(sycl.trace.MARKS, failing), polite=True)
         )
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import REPOSITORY
+from tests import INSTANCE, REPOSITORY
 from tests.flow.test_daemon import driven, switch
 from tests.system.test_faults import keys, old, problems, truth
 from xpucached.catalog import Catalog
@@ -106,7 +106,7 @@ class SetClock:
         async def whole(catalog: Catalog) -> None:
             environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": str(self.root)}
             config = loading.load(None, user=True, environ=environ)
-            self.service = Service(Context(config, catalog, {}, self.now), ProcessStarter({}, "test"))
+            self.service = Service(Context(config, catalog, {}, self.now), ProcessStarter({}, INSTANCE))
             try:
                 await work()
             finally:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.flow.test_daemon import driven, warm
 from tests.flow.test_replay import checksum_and_trace
 from tests.flow.test_upkeep import settled
@@ -117,7 +118,7 @@ class Bench:
     def verify(self, *, fix: bool = False, deep: bool = False) -> VerifyReport:
         async def work() -> VerifyReport:
             scanner = StoreScanner(self.context, StoreFinder(self.context))
-            compare = EntryComparer(self.context, scanner, ProcessStarter(os.environ, "test"))
+            compare = EntryComparer(self.context, scanner, ProcessStarter(os.environ, INSTANCE))
             verifier = Verifier(self.context, scanner, compare)
             return await verifier.work(fix=fix, deep=deep)(Handle())  # type: ignore[arg-type]
 
@@ -126,7 +127,7 @@ class Bench:
     def service(self, **changed: bool) -> Service:
         """Return all of a daemon's parts, for these stores alone; by itself it does what the schedule says."""
         config = replace(self.config, schedule=replace(self.config.schedule, **changed))
-        service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, "test"))
+        service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, INSTANCE))
 
         async def nothing(**_given: object) -> None: ...
 

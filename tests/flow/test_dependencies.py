@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import INSTANCE
 from tests.support import catalogs, daemons
 from tests.support.builders import sycl_target
 from xpucached.catalog.models import add_model
@@ -628,7 +629,7 @@ def test_a_survey_that_ends_between_looking_and_deciding_makes_no_proof_count_un
             catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
             (tmp_path / "data").write_text(host.stamp)
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
-        prewarmer = Service(context, ProcessStarter({}, "test")).prewarmer
+        prewarmer = Service(context, ProcessStarter({}, INSTANCE)).prewarmer
         there = hosts[1]
         monkeypatch.setattr(Context, "present", property(lambda _: there))
         coverage = ProofKeeper.coverage

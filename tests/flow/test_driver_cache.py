@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.kinds import fakes
 from tests.support import catalogs
 from xpucached.api import requests
@@ -90,7 +91,7 @@ class GpuHouse:
             names = ("STATE", "SOCKET", "CACHE")
             paths = {f"XPUCACHED_PATHS_{name}": str(self.place / name.lower()) for name in names}
             config = loading.load(None, user=True, environ={**os.environ, **paths, "XPUCACHED_STORES_FOUND": "false"})
-            self.service = Service(Context(config, catalog, {}), ProcessStarter(os.environ, "test"))
+            self.service = Service(Context(config, catalog, {}), ProcessStarter(os.environ, INSTANCE))
             self.service.context.host = self.host()
 
             async def nobody_surveys(**_: object) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests import INSTANCE
 from xpucached.domain.models import Outcome, Workload
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.stores import EntryId, Store
@@ -57,7 +58,7 @@ trace = Trace(sycl.trace.MARKS, named)
 
 def execute(command: tuple[str, ...], directory: Path, *, timeout: float = 20, **variables: str) -> RunResult:
     workload = Workload(command, directory, variables, timeout)
-    return asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, trace, polite=True))
+    return asyncio.run(ProcessStarter(os.environ, INSTANCE).execute(workload, {}, trace, polite=True))
 
 
 def shell(script: str, directory: Path, *, timeout: float = 20) -> RunResult:
@@ -230,7 +231,7 @@ def test_what_the_end_of_the_host_ends_counts_as_cancelled(
     monkeypatch.setattr("xpucached.processes.supervised._MOMENT", 600.0)
 
     async def end() -> None:
-        starter = ProcessStarter(os.environ, "test")
+        starter = ProcessStarter(os.environ, INSTANCE)
         script = f"{trap}echo $PPID $$ > pids.new; mv pids.new pids; while :; do sleep 0.1; done"
         workload = Workload(("/bin/sh", "-c", script), tmp_path)
         task = asyncio.create_task(starter.execute(workload, {}, trace, polite=True))
@@ -271,14 +272,14 @@ def test_who_takes_all_memory_is_ended(tmp_path: Path) -> None:
     exercise = RunSpec(memory=200 << 20)
     devour = "import os\nblocks = []\nwhile True: blocks.append(bytearray(os.urandom(1 << 20) * 16))"
     workload = Workload((sys.executable, "-c", devour), tmp_path, {}, 20, exercise)
-    done = asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, trace, polite=True))
+    done = asyncio.run(ProcessStarter(os.environ, INSTANCE).execute(workload, {}, trace, polite=True))
     assert done.outcome is Outcome.OVER_MEMORY
     assert done.exit_status == -9
 
 
 def test_who_writes_a_file_without_end_is_ended(tmp_path: Path) -> None:
     workload = Workload(("/bin/sh", "-c", "exec cat /dev/zero > large"), tmp_path, {}, 20, RunSpec(disk=1 << 20))
-    done = asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, trace, polite=True))
+    done = asyncio.run(ProcessStarter(os.environ, INSTANCE).execute(workload, {}, trace, polite=True))
     assert done.outcome is Outcome.OVER_DISK
     assert (tmp_path / "large").stat().st_size <= 1 << 20
 
@@ -287,7 +288,7 @@ def test_a_command_is_told_its_variant(tmp_path: Path) -> None:
     exercise = RunSpec(device="xpu", precisions=("float16",), shapes=("1x2",))
     workload = Workload(("/bin/echo", "--type={precision}", "{device} {shape} {else}"), tmp_path, {}, 20, exercise)
     variant = Variant("xpu:1", "float16", "1x2")
-    done = asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, trace, polite=True, variant=variant))
+    done = asyncio.run(ProcessStarter(os.environ, INSTANCE).execute(workload, {}, trace, polite=True, variant=variant))
     assert done.output == "--type=float16 xpu:1 1x2 {else}"
 
 
@@ -311,7 +312,7 @@ def test_variables_stand_above_each_other_and_ours_stay_out(tmp_path: Path, monk
     monkeypatch.setenv("LC_TIME", "base")
     for name in ("ANYTHING", "LD_PRELOAD", "PYTHONSTARTUP", "BASH_ENV"):
         monkeypatch.setenv(name, "")
-    starter = ProcessStarter(os.environ, "test")
+    starter = ProcessStarter(os.environ, INSTANCE)
     workload = Workload(("/usr/bin/env",), tmp_path, {"ONE": "workload", "TWO": "workload"})
     done = asyncio.run(starter.execute(workload, {"TWO": "above"}, trace, polite=False))
     seen = dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
@@ -322,7 +323,7 @@ def test_variables_stand_above_each_other_and_ours_stay_out(tmp_path: Path, monk
 
 def test_cancelled_task_ends_the_child_first(tmp_path: Path) -> None:
     async def cancel() -> None:
-        starter = ProcessStarter(os.environ, "test")
+        starter = ProcessStarter(os.environ, INSTANCE)
         workload = Workload(("/bin/sh", "-c", "echo $$ > pid; exec sleep 60"), tmp_path)
         task = asyncio.create_task(starter.execute(workload, {}, trace, polite=True))
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():  # noqa: ASYNC110

@@ -22,6 +22,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.flow import test_bounds
 from tests.flow.test_daemon import driven, switch, warm
 from tests.kinds.test_sycl_damage import look
@@ -88,7 +89,7 @@ def real_compiler(runtime: Callable[[str], Runtime]) -> Iterator[compiler.Compil
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
     (answer,) = driver_probe.ask(variables).answers
-    compiler = ProcessStarter(os.environ, "test").compiler(
+    compiler = ProcessStarter(os.environ, INSTANCE).compiler(
         sycl.rebuilder.compiler(sycl.targets.target_of(answer), STORE.root), variables
     )
     yield compiler
@@ -161,7 +162,7 @@ def test_a_compiler_that_dies_or_hangs_is_replaced(
 def test_a_compiler_for_another_environment_does_not_start(runtime: Callable[[str], Runtime]) -> None:
     real = runtime("rt2025.2")
     variables = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
-    compiler = ProcessStarter(os.environ, "test").compiler(sycl.rebuilder.compiler(NEW, STORE.root), variables)
+    compiler = ProcessStarter(os.environ, INSTANCE).compiler(sycl.rebuilder.compiler(NEW, STORE.root), variables)
     ident = EntryId(STORE, EntryKey("0"))
     with pytest.raises(NoCompiler, match="no OpenCL device is"):
         compiler.build(Recipe(ident, b"x", b"", FACTS), threading.Event())
@@ -491,7 +492,7 @@ def rebuilt(store: SyclStore, place: Path, cores: CoreBudget | None = None) -> t
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
         driver = OtherDriver((to,), "stamp", {}, (os.fspath(fake_compiler(place)),))
         results = Publisher(context, replay.ReplayRequest(), (driver,))
-        RebuildJob(context, ProcessStarter(os.environ, "test"), todo, (driver,), results).work_off()
+        RebuildJob(context, ProcessStarter(os.environ, INSTANCE), todo, (driver,), results).work_off()
         results.close()
         results.check()
         return results, [str(one) for one in catalog.read(refused_by, "stamp")]
@@ -561,7 +562,9 @@ def test_a_replay_that_waited_is_planned_for_the_driver_that_came_meanwhile_and_
 
         context, handle = meet("2"), Waits()
         scanner = StoreScanner(context, StoreFinder(context))
-        replayer = replay.Replayer(context, scanner, TrashKeeper(context, scanner), ProcessStarter(os.environ, "test"))
+        replayer = replay.Replayer(
+            context, scanner, TrashKeeper(context, scanner), ProcessStarter(os.environ, INSTANCE)
+        )
         await context.locks.changing.acquire()
         replaying = asyncio.ensure_future(replayer.work(replay.ReplayRequest())(cast("Handle", handle)))
         await handle.waits.wait()
@@ -616,7 +619,7 @@ def test_a_compiler_that_answers_a_byte_at_a_time_has_no_more_time(sycl_store: S
     recipe = sycl.recipes.recipe(entry)
     assert isinstance(recipe, Recipe)
     assert entry.environment is not None
-    compiler = ProcessStarter(os.environ, "test").compiler(
+    compiler = ProcessStarter(os.environ, INSTANCE).compiler(
         sycl.rebuilder.compiler(entry.environment, STORE.root), {}, (os.fspath(fake_compiler(tmp_path)),)
     )
     with pytest.raises(BuildHung, match=r"longer than 0\.5 s"):

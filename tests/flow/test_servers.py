@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests import REPOSITORY
+from tests import INSTANCE, REPOSITORY
 from tests.flow.test_daemon import driven
 from tests.support.daemons import daemon
 from xpucached.domain.models import Outcome, Workload
@@ -44,7 +44,7 @@ def execute(*command: object, timeout: float = 20, **said: object) -> RunResult:
     spec = RunSpec(**said)  # type: ignore[arg-type]
     assert not list(spec.mistakes())
     workload = Workload(tuple(map(str, command)), Path("/tmp"), {}, timeout, spec)
-    return asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, Trace(), polite=True))
+    return asyncio.run(ProcessStarter(os.environ, INSTANCE).execute(workload, {}, Trace(), polite=True))
 
 
 def written(place: Path, *requests: object) -> str:

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.support.daemons import daemon
 from xpucached.domain.models import Outcome, WarmReason, Workload
 from xpucached.domain.names import ModelName
@@ -229,7 +230,7 @@ def test_pressure_that_comes_back_much_later_is_not() -> None:
 def run(script: str, directory: Path, run_limits: RunLimits, *, timeout: float = 20) -> RunResult:
     workload = Workload((sys.executable, "-c", script), directory, {}, timeout)
     return asyncio.run(
-        ProcessStarter(os.environ, "throttling").execute(
+        ProcessStarter(os.environ, INSTANCE).execute(
             workload,
             {},
             Trace(),
@@ -288,7 +289,7 @@ def test_a_run_that_stands_still_can_be_ended(tmp_path: Path) -> None:
         return True
 
     async def cancel() -> None:
-        starter = ProcessStarter(os.environ, "throttling")
+        starter = ProcessStarter(os.environ, INSTANCE)
         workload = Workload((sys.executable, "-c", "import time; time.sleep(600)"), tmp_path, {}, 600)
         work = starter.execute(workload, {}, Trace(), polite=True, run_limits=RunLimits(GAP, pause))
         task = asyncio.create_task(work)
@@ -363,7 +364,7 @@ def fenced(
     tmp_path: Path, script: str, run_priority: RunPriority, execute: Callable[[ProcessStarter], RunResult]
 ) -> RunResult:
     variables, running = systemd(tmp_path, script)
-    starter = ProcessStarter({**os.environ, **variables}, "fence")
+    starter = ProcessStarter({**os.environ, **variables}, INSTANCE)
     starter._cgroup = Cgroup(variables, running)
     return execute(starter)
 

@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock
 import pytest
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.flow.test_upkeep import alone
 from tests.support import catalogs
 from tests.support.builders import SyclStore, sycl_target
@@ -303,7 +304,7 @@ def test_what_runs_ends_with_its_model_and_blocks_nobody(
 
     async def end() -> tuple[Job, RemovedModel | None]:
         settings = loading.load(None, user=True, environ=environ)
-        service = Service(Context(settings, catalog, {}), ProcessStarter({}, "test"))
+        service = Service(Context(settings, catalog, {}), ProcessStarter({}, INSTANCE))
         context, removed = service.context, None
         # This host's drivers are of no interest here.
         monkeypatch.setattr(service.surveyor, "meet_drivers", AsyncMock())

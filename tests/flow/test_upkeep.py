@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 import pytest
 from msgspec import structs
 
+from tests import INSTANCE
 from tests.flow.test_daemon import driven, switch, warm
 from tests.flow.test_elsewhere import NAMED_OTHERWISE
 from tests.kinds.fakes import NEO
@@ -90,7 +91,7 @@ def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
 def alone(catalog: Catalog, *stores: Path) -> Service:
     """Return a service that looks at no store of other programs."""
     environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": ":".join(map(str, stores))}
-    return Service(Context(loading.load(None, user=True, environ=environ), catalog, {}), ProcessStarter({}, "test"))
+    return Service(Context(loading.load(None, user=True, environ=environ), catalog, {}), ProcessStarter({}, INSTANCE))
 
 
 async def settled(service: Service) -> None:

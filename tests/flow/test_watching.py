@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.flow.test_watchd import OVERFLOWS, rights
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
@@ -590,7 +591,7 @@ def test_a_service_that_compiles_is_an_alarm_once_for_each_start(
         catalog = Catalog.open(short_dir / "catalog.sqlite")
         try:
             service = Service(
-                Context(loading.load(None, user=True, environ=os.environ), catalog, {}), ProcessStarter({}, "test")
+                Context(loading.load(None, user=True, environ=os.environ), catalog, {}), ProcessStarter({}, INSTANCE)
             )
             witness = service.tracker
             # No test can be in a service: who it was is said here.

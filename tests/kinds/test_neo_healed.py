@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import INSTANCE
 from tests.kinds import fakes
 from tests.kinds.test_neo_store import DAMAGE, RIGHTS
 from tests.support.users import mere_user
@@ -113,7 +114,7 @@ class Patient:
         """Look at the cache while it is whole, damage it, and have it verified and mended."""
 
         async def whole(catalog: Catalog) -> VerifyReport:
-            service = Service(Context(self.config, catalog, {}), ProcessStarter(os.environ, "test"))
+            service = Service(Context(self.config, catalog, {}), ProcessStarter(os.environ, INSTANCE))
             await done(service, await service.reconciler.start_scan(requests.ScanStores()))
             damage()
             job = await service.verifier.start(requests.VerifyStores(fix=True), service.status.get)

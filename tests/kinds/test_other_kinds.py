@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.kinds import fakes
 from tests.support import catalogs
 from tests.support.builders import SyclStore
@@ -90,7 +91,7 @@ class House:
                 "XPUCACHED_PATHS_CACHE": str(self.place / "cache"),
             }
             config = loading.load(None, user=True, environ=environ)
-            self.service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, "test"))
+            self.service = Service(Context(config, self.catalog, {}), ProcessStarter(os.environ, INSTANCE))
             await self.done(await self.service.reconciler.start_scan(requests.ScanStores()))
             # As if the driver had said so.
             self.service.context.host = Host(datetime.now(UTC), "boot", "6", "stamp", environments=NEW)
@@ -369,7 +370,7 @@ def test_what_is_compiled_again_goes_where_the_programs_of_its_model_keep_it(hou
         shown = (await house.page(kind="sycl", limit=1)).entries[0]
         one = Rebuild(replace(shown, models=(net,)), NEW[0], ReplayReason.USED)
         results = Publisher(context, ReplayRequest(), ())
-        job = RebuildJob(context, ProcessStarter(os.environ, "test"), [], (), results)
+        job = RebuildJob(context, ProcessStarter(os.environ, INSTANCE), [], (), results)
         job._models = {net: Model(net, mine)}
         results.close()
         assert dict(job._caches(one)) == {
@@ -391,7 +392,7 @@ def test_what_a_driver_tells_of_a_replay_is_taken_away_and_nobody_else_has_it_te
         managed = context.settings.managed(neo.NAME)
         managed.mkdir(parents=True)
         driver = OtherDriver((), "stamp", {})
-        job = RebuildJob(context, ProcessStarter(os.environ, "test"), [], (), results)
+        job = RebuildJob(context, ProcessStarter(os.environ, INSTANCE), [], (), results)
         for directory, tells, told in ((managed, False, False), (house.place, True, False), (managed, True, True)):
             job.tells = tells
             (managed / "14393921d7ce9d06.trace").write_text("told")

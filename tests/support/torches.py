@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests import INSTANCE
 from tests.support.loaded_torch import interpreter
 from xpucached.domain.models import Workload
 from xpucached.domain.workloads import Loader, RunSpec, Variant
@@ -80,7 +81,7 @@ def run(
     if variant is None:
         (variant,) = exercise.variants((exercise.device,))
     base = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONDONTWRITEBYTECODE": "1"}
-    dispatch = ProcessStarter(base, "test")
+    dispatch = ProcessStarter(base, INSTANCE)
     workload = Workload((), directory, variables or {}, timeout, exercise)
     return asyncio.run(dispatch.execute(workload, {}, Trace(), polite=False, variant=variant, compare=compare))
 

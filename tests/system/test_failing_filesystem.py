@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests import REPOSITORY
+from tests import INSTANCE, REPOSITORY
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
 from tests.support.failing_filesystem import CHANGES
@@ -191,7 +191,7 @@ def test_a_model_that_lies_where_the_answer_comes_too_late_is_not_run_after_its_
     monkeypatch.setattr(conversation, "LAST", 1.0)
     workload = Workload((str(program),), place if where == "directory" else tmp_path, {}, 1)
     disk.stands_still()
-    done = asyncio.run(ProcessStarter(os.environ, "test").execute(workload, {}, Trace(), polite=False))
+    done = asyncio.run(ProcessStarter(os.environ, INSTANCE).execute(workload, {}, Trace(), polite=False))
     disk.goes_on()
 
     assert done.outcome is Outcome.TIMED_OUT

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import SyclStore
 from xpucached.domain.ahead import AheadState, StagedDriver, StagedPackage
@@ -108,7 +109,7 @@ class House:
 
     def live(self, work: Callable[[AheadPreparer], Awaitable[None]]) -> None:
         async def whole() -> None:
-            await Service(self.context, ProcessStarter({}, "test")).scanner.scan_stores()
+            await Service(self.context, ProcessStarter({}, INSTANCE)).scanner.scan_stores()
             await work(self.again())
 
         asyncio.run(whole())

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.support import catalogs
 from xpucached.catalog.days import note_warmth, warmth_changes
 from xpucached.catalog.models import add_model, all_models, sync_file_models
@@ -35,7 +36,7 @@ def service(home: Path) -> Iterator[Service]:
     """Give a service without models."""
     with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {})
-        yield Service(context, ProcessStarter({}, "test"))
+        yield Service(context, ProcessStarter({}, INSTANCE))
 
 
 @contextmanager

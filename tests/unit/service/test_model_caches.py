@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.support import api_stub, catalogs
 from xpucached.api.requests import AddModel, GetModel, ListStores, RemoveModel
 from xpucached.domain.models import RemovedModel
@@ -43,7 +44,7 @@ class Owner:
     """A service, and who registers models with it and asks what becomes of their directories."""
 
     def __init__(self, context: Context, home: Path) -> None:
-        self.service = Service(context, ProcessStarter({}, "test"))
+        self.service = Service(context, ProcessStarter({}, INSTANCE))
         self.context = context
         self.home = home
         self.models = home / ".cache" / "xpucached" / "models"

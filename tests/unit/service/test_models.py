@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.api_stub import make_model
 from xpucached.api.requests import AddModel
@@ -53,7 +54,7 @@ def test_the_same_thing_twice_is_no_error_and_another_one_is(tmp_path: Path) -> 
     config = loading.load(None, user=True, environ=environ)
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         context = Context(config, catalog, {})
-        service = Service(context, ProcessStarter({}, "test"))
+        service = Service(context, ProcessStarter({}, INSTANCE))
         models = service.models
         plain = AddModel(name=ModelName("net"), command=COMMANDS[0], directory=Path("/"), timeout=60.0)
         other = replace(plain, command=COMMANDS[1])
@@ -114,7 +115,7 @@ def test_who_registers_a_model_hears_when_it_is_warmed(tmp_path: Path) -> None:
     config = loading.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         context = Context(config, catalog, {})
-        upkeep, cold = Service(context, ProcessStarter({}, "test")).upkeep, make_model(warmth=Warmth.COLD)
+        upkeep, cold = Service(context, ProcessStarter({}, INSTANCE)).upkeep, make_model(warmth=Warmth.COLD)
         calm = ", once the host is calm"
         assert upkeep.due(cold) == f"It is warmed by itself as soon as this host has been looked at{calm}"
         context.ready = True
@@ -135,7 +136,7 @@ def test_a_shell_that_env_set_up_registers_the_same_model(tmp_path: Path) -> Non
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     config = loading.load(tmp_path / "xpucached.toml", user=True, environ=environ)
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
-        service = Service(Context(config, catalog, {}), ProcessStarter({}, "test"))
+        service = Service(Context(config, catalog, {}), ProcessStarter({}, INSTANCE))
 
         def add(name: str, shell: Mapping[str, str]) -> Added:
             taken = capture_env.capture(("/bin/true",), tmp_path, ("ONE=1",), None, {"PATH": "/bin", **shell})
@@ -177,7 +178,7 @@ def test_models_whose_directory_cannot_be_read_just_now_are_not_forgotten(
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "XPUCACHED_PATHS_MODELS": str(folder)}
     config = loading.load(None, user=True, environ=environ)
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
-        models = Service(Context(config, catalog, {}), ProcessStarter({}, "test")).models
+        models = Service(Context(config, catalog, {}), ProcessStarter({}, INSTANCE)).models
 
         def known() -> list[str]:
             asyncio.run(models.load())
@@ -206,7 +207,7 @@ def test_a_model_of_the_host_s_directory_whose_file_is_damaged_stays_as_it_was(
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     config = loading.load(None, user=True, environ=environ, worker=True)
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
-        models = Service(Context(config, catalog, {}), ProcessStarter({}, "test")).models
+        models = Service(Context(config, catalog, {}), ProcessStarter({}, INSTANCE)).models
         asyncio.run(models.load())
         file.write_text(f'user = "{name}"\ncommand = ["/bin/true"]\npriority = "?"\n', encoding="utf-8")
         asyncio.run(models.load())

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
+from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached import codec
@@ -68,7 +69,7 @@ def overview(place: Path, entries: int, forged: int) -> Overview:
         catalog.write(lambda connection: connection.exec_driver_sql("UPDATE entries SET cost = 0.5 + id % 97"))
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, lambda: NOW)
         context.host, context.ready = HOST, True
-        service = Service(context, ProcessStarter({}, "test"))
+        service = Service(context, ProcessStarter({}, INSTANCE))
 
         async def look() -> Overview:
             return await service.accountant.overview(await service.status.get())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.catalog.models import add_model
@@ -51,7 +52,7 @@ def service(home: Path) -> Iterator[Service]:
         catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), OLD.environments, "", "", NOW)
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, lambda: NOW)
         context.ready = True
-        yield Service(context, ProcessStarter({}, "test"))
+        yield Service(context, ProcessStarter({}, INSTANCE))
 
 
 @pytest.mark.parametrize("when", ["before", "while", "after"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import SyclStore
 from tests.support.users import mere_user
@@ -60,7 +61,7 @@ class House:
             None, user=True, environ={**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": paths}
         )
         self.context = Context(settings, catalog, {}, lambda: NOW)
-        self.service = Service(self.context, ProcessStarter({}, "test"))
+        self.service = Service(self.context, ProcessStarter({}, INSTANCE))
         monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
         monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
         self.look()
