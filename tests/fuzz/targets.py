@@ -20,8 +20,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import uvicorn
-
 from tests.support import bundles
 from tests.support.api_stub import Standin, handlers, owner_only
 from tests.support.builders import framed, native, spirv
@@ -64,6 +62,7 @@ from xpucached.kinds.sycl.entry_format import is_place
 from xpucached.kinds.sycl.slots import ORDER
 from xpucached.kinds.trash_labels import loads
 from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool
+from xpucached.server.connection import configuration as http_configuration
 from xpucached.server.routes import Routes
 from xpucached.settings import loading, model_files
 
@@ -525,20 +524,7 @@ class _Door:
     async def _speak(self, pieces: list[bytes]) -> bytes:
         limits = ConnectionLimits(head=4096, body=65536, head_time=5, body_time=0.02, idle_time=5, heartbeat=5)
         routes = Routes(handlers(Standin()), owner_only, limits)
-        config = uvicorn.Config(
-            routes.application,
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            h11_max_incomplete_event_size=limits.head,
-        )
-        config.load()
+        config = http_configuration(routes.application, limits)
         places = ConnectionPool(limits)
         transport = _Ends(self.end)
         connection = Connection(config, places, {}, _loop=self.loop)

@@ -7,15 +7,14 @@ the second one at each change.  Nothing is remembered of what changed just now: 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import stat
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached import codec, messages
+from xpucached import codec, messages, state_files
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -47,19 +46,14 @@ class LibraryDigests:
         # What others remembered meanwhile stays, and of too many what was remembered last.
         self._known = dict(self._read()) | {_key(status): digest}
         newest: dict[str, Json] = dict(list(self._known.items())[-_MOST:])
-        beside = self._path.with_name(f".{NAME}.new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        # Of two at once one may make it unreadable for the other: then all is hashed again.
-        with contextlib.suppress(OSError), os.fdopen(os.open(beside, flags, 0o600), "wb") as file:
-            file.write(codec.dumps(newest))
-            file.flush()
-            beside.rename(self._path)
+        with contextlib.suppress(OSError):
+            state_files.write(self._path, codec.dumps(newest))
 
     def _read(self) -> Iterator[tuple[str, str]]:
         found: Mapping[str, object] = {}
         with contextlib.suppress(OSError, messages.BadMessage):
             if self._path is not None:
-                found = messages.members(messages.parse(_own(self._path), largest=_LARGEST))
+                found = messages.members(messages.parse(state_files.read(self._path, _LARGEST), largest=_LARGEST))
         for key, digest in found.items():
             if isinstance(digest, str) and _DIGEST.match(digest):
                 yield key, digest
@@ -68,13 +62,3 @@ class LibraryDigests:
 def _key(status: os.stat_result) -> str:
     numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return ":".join(map(str, numbers))
-
-
-def _own(path: Path) -> bytes:
-    """Read a file that nobody else can have written.  Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise PermissionError(f"{path} is not ours alone")
-        return file.read(_LARGEST)

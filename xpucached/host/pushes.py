@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from xpucached import codec, messages
+from xpucached import codec, messages, state_files
 from xpucached.domain.pushes import PushOutcome
 
 if TYPE_CHECKING:
@@ -26,23 +24,15 @@ _LONGEST: Final = 1000
 def note(state: Path, reference: str = "", digest: str = "", error: str = "") -> None:
     """Remember what became of a push; not where there is no such folder: no daemon of this user ran yet."""
     outcome = PushOutcome(datetime.now(UTC), reference[:_LONGEST], digest, error[:_LONGEST])
-    beside = state / f".{NAME}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with contextlib.suppress(OSError), os.fdopen(os.open(beside, flags, 0o600), "wb") as file:
-        file.write(codec.dumps(codec.to_json(outcome)))
-        file.flush()
-        beside.rename(state / NAME)
+    with contextlib.suppress(OSError):
+        state_files.write(state / NAME, codec.dumps(codec.to_json(outcome)))
 
 
 def last(state: Path) -> PushOutcome | None:
     """Return what became of the last push; None if nobody knows."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(state / NAME, flags), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-                return None
-            return msgspec.convert(messages.parse(file.read(_LARGEST), largest=_LARGEST), PushOutcome)
+        kept = messages.parse(state_files.read(state / NAME, _LARGEST), largest=_LARGEST)
+        return msgspec.convert(kept, PushOutcome)
     except (OSError, messages.BadMessage, msgspec.ValidationError):
         return None
 

@@ -11,7 +11,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from xpucached import codec, messages
+from xpucached import codec, messages, state_files
 from xpucached.domain.users import SavedState
 from xpucached.hostd.sentences import unwritten
 
@@ -45,7 +45,7 @@ class StateFile:
     def recall(self) -> SavedState:
         """Return what was kept; nothing if it cannot be read."""
         try:
-            kept = messages.parse(self._file.read_bytes(), largest=_LARGEST, escaped_bytes=True)
+            kept = messages.parse(state_files.read(self._file, _LARGEST), largest=_LARGEST, escaped_bytes=True)
             return codec.from_json(SavedState, kept)
         except FileNotFoundError:
             pass
@@ -65,13 +65,9 @@ class StateFile:
         self.problems = (unwritten(self._file, getattr(error, "strerror", None) or str(error)),)
 
     def _keep(self, known: SavedState) -> None:
-        beside = self._file.with_suffix(".new")
         try:
-            # Whose models are called what is for nobody else, whatever our umask says.
-            beside.unlink(missing_ok=True)
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(codec.dumps(codec.to_json(known)))
-            beside.replace(self._file)
+            # Whose models are called what is for nobody else.
+            state_files.write(self._file, codec.dumps(codec.to_json(known)))
         except OSError as error:
             self.fail(error)
         else:

@@ -1097,9 +1097,8 @@ def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypat
     assert set(make(tmp_path, WorkerUnitsStub(), tmp_path)._known.owed) == {1, 3, 4}
 
 
-def test_a_driver_that_was_downloaded_wakes_whom_it_concerns_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def beside_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostDaemon:
+    """Make a daemon that knows of a user with an entry and of one without, on a host whose driver stays the same."""
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one._known.said = {
         2: UserStatus("empty", 2, seen=api_stub.NOW),
@@ -1107,6 +1106,13 @@ def test_a_driver_that_was_downloaded_wakes_whom_it_concerns_once(
     }
     one._stamp = "a"
     monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "a")
+    return one
+
+
+def test_a_driver_that_was_downloaded_wakes_whom_it_concerns_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = beside_one_driver(tmp_path, monkeypatch)
     stamps = iter(["", "x", "x", "x", "x"])
     monkeypatch.setattr(staged, "stamp", lambda _patterns: next(stamps))
 
@@ -1130,13 +1136,7 @@ def test_a_driver_that_was_downloaded_wakes_whom_it_concerns_once(
 def test_a_key_that_is_revoked_for_all_wakes_whom_it_concerns_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
-    one._known.said = {
-        2: UserStatus("empty", 2, seen=api_stub.NOW),
-        3: UserStatus("x", 3, seen=api_stub.NOW, entries=1),
-    }
-    one._stamp = "a"
-    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "a")
+    one = beside_one_driver(tmp_path, monkeypatch)
     monkeypatch.setattr(staged, "stamp", lambda _patterns: "")
     monkeypatch.setattr("xpucached.hostd.stamps.HOST_KEYS", tmp_path / "trust.d")
 
