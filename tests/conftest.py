@@ -43,6 +43,7 @@ from tests.support.daemons import Daemon, daemon
 from tests.support.faults import Faults, build, with_store
 from tests.support.runtimes import Runtime, SimulatedGpu, look_up
 from tests.support.scheduling import pytest_xdist_make_scheduler  # noqa: F401 - a hook
+from tests.support.timeouts import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401 - the same
 from tests.support.torches import Torch, loaded
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -27,34 +27,69 @@ def test_dies():
 def test_after(): pass
 """
 
+HANGS: str = """\
+import pathlib, threading
+
+def test_hangs():
+    before = pathlib.Path(__file__).with_name("before")
+    if before.exists():
+        threading.Event().wait()
+    before.touch()
+    raise AssertionError("the first try fails")
+"""
+
+TAKES_DOWN: str = """\
+import pytest, threading
+
+@pytest.fixture
+def endless():
+    yield
+    threading.Event().wait()
+
+def test_takes_down(endless):
+    raise AssertionError("what is left then never ends")
+"""
+
+SPREAD: Final = (
+    "-p",
+    "xdist",
+    "-p",
+    "tests.support.scheduling",
+    "-n",
+    "2",
+    "--dist=loadfile",
+    "--no-loadscope-reorder",
+)
+
 
 @pytest.mark.parametrize("told", ["1 rerun", "1 failed"], ids=["once", "whenever it is repeated"])
 def test_a_process_that_dies_costs_one_test_at_the_most(tmp_path: Path, told: str) -> None:
     for number in range(6):
         (tmp_path / f"test_{number}.py").write_text("def test_one(): pass\ndef test_two(): pass\n")
     (tmp_path / "test_4.py").write_text(DIES.format(again=told == "1 failed"))
-    options = (
-        "-p",
-        "xdist",
-        "-p",
-        "pytest_rerunfailures",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-        "--reruns",
-        "1",
-    )
-    spread = ("-p", "tests.support.scheduling", "-n", "2", "--dist=loadfile", "--no-loadscope-reorder")
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *spread, "--rootdir", tmp_path, tmp_path],
+    run = nested(tmp_path, *SPREAD, "--reruns", "1")
+    summary = run.stdout.splitlines()[-1]
+    assert told in summary, run.stdout + run.stderr
+    assert ("12 passed" if told == "1 failed" else "13 passed") in summary, run.stdout
+    assert run.returncode == (told == "1 failed")
+
+
+@pytest.mark.parametrize("what", [HANGS, TAKES_DOWN], ids=["the second try", "what a failed one takes down"])
+def test_nothing_hangs_for_ever_after_a_test_has_failed(tmp_path: Path, what: str) -> None:
+    (tmp_path / "test_it.py").write_text(what)
+    run = nested(tmp_path, "-p", "pytest_timeout", "-p", "tests.support.timeouts", "--timeout", "1", "--reruns", "1")
+    assert "Failed: Timeout" in run.stdout, run.stdout + run.stderr
+    assert run.returncode == 1
+
+
+def nested(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests there in a pytest of their own."""
+    plugins = ("-p", "pytest_rerunfailures", "-p", "no:cacheprovider", "-c", "/dev/null")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, *options, "--rootdir", place, place],
         env={"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    summary = run.stdout.splitlines()[-1]
-    assert told in summary, run.stdout + run.stderr
-    assert ("12 passed" if told == "1 failed" else "13 passed") in summary, run.stdout
-    assert run.returncode == (told == "1 failed")

@@ -92,9 +92,14 @@ def _device(step: str, known: Mapping[str, mounts.Mount]) -> str:
 
 
 def _admit(step: str, known: Mapping[str, mounts.Mount], place: object) -> None:
-    """Raise `TimeoutError` if the file system here keeps its share waiting; where none is ``known``, nobody waits."""
+    """Raise `TimeoutError` if the file system here keeps its share waiting; where none is ``known``, nobody waits.
+
+    Who asks this is not counted: it may have been given up already.
+    """
+    asking = threading.current_thread()
     with _changing:
-        silent = [one for thread, one in _stuck.values() if thread.is_alive()] if known else []
+        others = [one for thread, one in _stuck.values() if thread is not asking and thread.is_alive()]
+    silent = others if known else []
     if silent.count(_device(step, known)) >= (_SHARE if len(silent) < _MOST // 2 else 1):
         raise _silence(place)
 
