@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests import REPOSITORY
 from tests.support.api_stub import NASTY, NOW, Running, make_entry, make_status, running
@@ -29,6 +30,7 @@ from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.plans import Deferred, PrewarmReport
+from xpucached.domain.queries import EntryQuery
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import Kernel
 from xpucached.domain.workloads import Loader, RunSpec
@@ -40,7 +42,7 @@ from xpucached.render.text import TextStyle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xpucached.domain.queries import EntryPage, EntryQuery
+    from xpucached.domain.queries import EntryPage
 
 COMMAND: Final = (sys.executable, "-m", "xpucached.cli")
 
@@ -820,6 +822,17 @@ QUICK: Final = [
     ),
     *("status --json", "model show resnet --json", "--json jobs", "trash list -q", "model show -q resnet"),
     *("metrics", "metrics --json", "metrics -q"),
+    *(
+        "ls --state ok",
+        "ls --arch=bmg-g21 --state ok --json",
+        "ls --driver current",
+        "ls --kind sycl",
+        "ls --model resnet",
+        "runs --limit 5 --json",
+        "runs resnet --limit=1",
+        "events --since 0",
+        "events --since 1 --json",
+    ),
 ]
 
 _SHORT: Final = [
@@ -931,6 +944,18 @@ def test_a_check_in_the_short_way_ends_as_it_says(
             "status --check --json",
             "status -- x",
             "model remove x",
+            "ls --driver",
+            "ls --driver -x",
+            "ls --driver a&b",
+            "ls --driver=",
+            "ls --kind sycl --kind=neo",
+            "ls --store here",
+            "ls --store /a/../b",
+            "ls --store /",
+            "ls gemm --kind sycl",
+            "events --since 7d",
+            "--limit 5 runs",
+            "status --since 1",
         ),
     ],
 )
@@ -940,10 +965,39 @@ def test_the_short_way_leaves_what_is_not_its_own(own: Running, line: str) -> No
     assert own.service.asked == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ls --arch bmg-g21 --defect bin-empty --device=Arc --driver 1.6* --kernel gemm",
+        "ls --kind sycl --model resnet --state=ok --store /a/b-c",
+        "runs --limit 7",
+        "runs resnet --limit=7",
+    ],
+)
+def test_the_short_way_asks_for_what_the_long_one_does(own: Running, line: str) -> None:
+    def asked() -> list[object]:
+        found = [replace(one, limit=None) if isinstance(one, EntryQuery) else one for one in own.service.asked]
+        own.service.asked.clear()
+        return found
+
+    own.service.asked.clear()
+    assert quick.answer(line.split()) == 0
+    short = asked()
+    assert program.main(line.split()) == 0
+    assert len(short) == 1
+    assert short == asked()
+
+
 def test_the_short_way_leaves_refusals_and_many_pages(own: Running, capsys: pytest.CaptureFixture[str]) -> None:
     own.service.known = [make_entry(number) for number in range(201)]
     assert quick.answer(["ls"]) is None
     assert quick.answer(["model", "show", "nobody"]) is None
+    own.service.known = []
+    assert quick.answer(["ls"]) == 0
+    assert capsys.readouterr().out == "no entries\n"
+    # Whether there is such a model at all the whole program asks.
+    assert quick.answer(["ls", "--model", "resnet"]) is None
+    assert quick.answer(["ls", "--model", "resnet", "--json"]) is None
     own.service.known = [make_entry(number) for number in range(requests.MAX_PAGE + 1)]
     assert quick.answer(["ls", "--json"]) is None
     own.service.known.pop()

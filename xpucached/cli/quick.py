@@ -1,8 +1,9 @@
 """Door: answers as the daemon itself writes them; the standard library's smallest part only.  Touches the socket.
 
 Most calls of xpucachectl look at something, from prompts, scripts and monitors, and most of their time would go into
-loading what decodes and writes the answer.  The daemon has all that loaded.  Whatever is unusual (an option with a
-value, a refusal, nobody there) is left to the whole program, which asks again: so nothing is changed here.
+loading what decodes and writes the answer.  The daemon has all that loaded.  Whatever is unusual (words that do not
+fit into an address, a refusal, nothing found, nobody there) is left to the whole program, which asks again: so nothing
+is changed here.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _PATHS = {
     "model history {}": "/v1/models/{}/history",
     "model list": "/v1/models",
     "model show {}": "/v1/models/{}",
-    "runs": "/v1/runs?limit=20",
-    "runs {}": "/v1/runs?limit=20&model={}",
+    "runs": "/v1/runs",
+    "runs {}": "/v1/runs?model={}",
     "show {}": "/v1/entries/{}",
     "status": "/v1/status",
     "stores": "/v1/stores",
@@ -52,10 +53,28 @@ _MANY = "--limit=1000"
 """How completions ask for entries: for as many as there may be on a page."""
 _MORE = {"env": _SYNTAXES, "ls": frozenset({_MANY}), "status": frozenset({"--check"})}
 """Further options of single commands."""
+_FILTERS = {
+    "events": {"--since": "since"},
+    "ls": {
+        "--arch": "architecture",
+        "--defect": "defect",
+        "--device": "device",
+        "--driver": "driver",
+        "--kernel": "kernel",
+        "--kind": "kind",
+        "--model": "model",
+        "--state": "state",
+        "--store": "store",
+    },
+    "runs": {"--limit": "limit"},
+}
+"""Options with a value, and how the daemon calls them."""
 _COMPOSED = frozenset({"env", "version"})
 """Commands whose --json output only the full client can compose."""
 _ENTRIES = "/v1/entries?limit=1000"
 """What is asked for `ls --json`, and with that option: as many as there may be on a page."""
+_NONE = ("no entries", '{"api":1,"data":{"entries":[],')
+"""How the answer begins where none matches: the whole program sees whether there is such a model or store at all."""
 _LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What monitoring systems call the exit statuses of a check."""
 
@@ -68,7 +87,11 @@ def answer(argv: Sequence[str]) -> int | None:
     """Do what is asked and give the exit status; None if the whole program has to see to it."""
     if "--" in argv:
         return _started(argv[: argv.index("--")], argv[argv.index("--") + 1 :])
-    # None of the options that are known here has a value, so whatever is none is the command or a name.
+    try:
+        argv, filters = _filtered(argv)
+    except LookupError:
+        return None
+    # None of the options that are left has a value, so whatever is none is the command or a name.
     given = {word for word in argv if word.startswith("-")}
     words = [word for word in argv if not word.startswith("-")]
     command, name = " ".join(words), ""
@@ -80,13 +103,40 @@ def answer(argv: Sequence[str]) -> int | None:
         return None
     for path, owner in _daemons(given):
         try:
-            text, status = _written(Command(path, owner, command, name.lower() if verb == "show" else name, given))
+            text, status = _written(
+                Command(path, owner, command, name.lower() if verb == "show" else name, given, filters)
+            )
         except (FileNotFoundError, ConnectionRefusedError):
             continue
         except (LookupError, OSError, ValueError):
             return None
         return _print(_local(_aimed(text, given), given), status)
     return None
+
+
+def _filtered(argv: Sequence[str]) -> tuple[list[str], str]:
+    """Return a command line without its filters, and these as they stand in an address.
+
+    Raises `LookupError` for one that cannot stand there as it is.
+    """
+    verb = next((word for word in argv if not word.startswith("-")), "")
+    known, left, filters = _FILTERS.get(verb, {}), list[str](), dict[str, str]()
+    words = iter(argv)
+    for word in words:
+        option, joined, value = word.partition("=")
+        if option not in known:
+            left.append(word)
+            continue
+        if not joined:
+            value = next(words, "")
+        named = known[option]
+        # A relative path, or one with dots, is for the whole program.
+        path = named == "store" and value.startswith("/") and "/." not in value
+        bare = value.replace("/", "") if path else value.removesuffix("*")
+        if not _is_plain(bare) or value.startswith("-") or (named == "store" and not path) or named in filters:
+            raise LookupError
+        filters[named] = value
+    return left, "".join(f"&{name}={value}" for name, value in filters.items())
 
 
 def _started(words: Sequence[str], program: Sequence[str]) -> int | None:
@@ -173,7 +223,9 @@ def _daemons(given: set[str]) -> Iterator[tuple[str, int | None]]:
 class Command:
     """One command, and the daemon that is to answer it."""
 
-    def __init__(self, path: str, owner: int | None, command: str, name: str, given: set[str]) -> None:
+    def __init__(
+        self, path: str, owner: int | None, command: str, name: str, given: set[str], filters: str = ""
+    ) -> None:
         self.path = path
         self.owner = owner
         self.command = command
@@ -182,7 +234,11 @@ class Command:
         self.given = given
         self.quiet = not given.isdisjoint({"-q", "--quiet"})
         paths = _OF_HOST if path in {sockets.PUBLIC, sockets.ADMIN} else _PATHS
-        self.target = _ENTRIES if _MANY in given else paths[command].replace("{}", name)
+        self.filters = filters
+        many = _MANY in given or (self.verb == "ls" and "--json" in given)
+        self.target = _ENTRIES if many else paths[command].replace("{}", name)
+        if filters:
+            self.target += filters if "?" in self.target else f"?{filters[1:]}"
 
     def text(self, form: str, target: str = "") -> str:
         """Return the daemon's text in one of its forms.  Raises `LookupError` if there is none."""
@@ -190,12 +246,15 @@ class Command:
 
     def json(self) -> str:
         """Return what stands on the wire.  Raises `LookupError` if that is not all."""
-        target = _ENTRIES if self.verb == "ls" else self.target
-        text = self._ask(target, "Accept: application/json\r\n", b"application/json")
+        text = self._ask(self.target, "Accept: application/json\r\n", b"application/json")
         more = self.verb == "ls" and not text.endswith(',"next":null}}')
-        if more or not (text.isascii() and text.isprintable()):
+        if more or self.matches_nothing(text) or not (text.isascii() and text.isprintable()):
             raise LookupError
         return f"{text}\n"
+
+    def matches_nothing(self, text: str) -> bool:
+        """Return whether nothing is what an answer tells of what was asked for with filters."""
+        return bool(self.filters) and self.verb == "ls" and text.startswith(_NONE)
 
     def _ask(self, target: str, head: str, media: bytes) -> str:
         head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{head}\r\n"
@@ -241,6 +300,8 @@ def _written(wanted: Command) -> tuple[str, int]:
         return printing.lines(wanted.text("names")), 0
     style = _style(wanted.given)
     text = wanted.text(style)
+    if wanted.matches_nothing(text):
+        raise LookupError
     if wanted.command == "model show {}" and (usual := wanted.text(f"usual {style}", f"{wanted.target}/history")):
         text += f"\n{usual}"
     if wanted.verb == "why" and "no-device" in text:
