@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sqlite3
+import threading
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from xpucached.catalog import Catalog, opening
 from xpucached.catalog import events as kept
 from xpucached.service import events
 from xpucached.service.events import LOST, Events
+from xpucached.threads import renew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +60,26 @@ def since(path: Path, last: int) -> list[tuple[int, str]]:
         return [(one.id, one.message) for one in asyncio.run(Events(clock, catalog).since(last))]
     finally:
         catalog.close()
+
+
+def test_where_no_thread_is_to_be_had_what_is_in_memory_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_AT_HAND", 2)
+
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def live(catalog: Catalog) -> tuple[Event, ...]:
+        log = Events(clock, catalog)
+        for message in "abc":
+            log.post("topic", message)
+        assert await log.flush()
+        renew(asyncio.get_running_loop())
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", full)
+            return await log.since(0)
+
+    with closing(Catalog.open(path)) as catalog:
+        assert [one.message for one in asyncio.run(live(catalog))] == ["b", "c"]
 
 
 def test_the_next_daemon_knows_them_and_counts_on(path: Path) -> None:

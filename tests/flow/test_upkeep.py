@@ -170,6 +170,33 @@ def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(
         catalog.close()
 
 
+def test_where_keys_cannot_be_looked_at_the_rest_is_done_all_the_same(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def full() -> tuple[object, ...]:
+        raise RuntimeError("can't start new thread")
+
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+        tidy = service.trash.tidy
+
+        async def noted() -> TrashReport:
+            done.append("tidy")
+            return await tidy()
+
+        monkeypatch.setattr(service.trash, "tidy", noted)
+        monkeypatch.setattr(service.taker, "trusted", full)
+        status = await look(service, Started())
+        assert [one.subject for one in status.problems if one.code == "automatic-job-failed"] == ["revoke"]
+        await service.stop()
+
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        asyncio.run(work(catalog))
+    assert done == ["tidy"]
+
+
 def test_a_status_says_that_something_goes_on_from_the_end_of_a_look_on(short_dir: Path) -> None:
     catalog = catalogs.fresh(short_dir / "catalog.sqlite")
     service = alone(catalog)

@@ -44,7 +44,7 @@ _SETTLE_LIMIT: Final = 10.0
 """A package manager touches driver files for minutes; after so many times the settling time we look all the same."""
 
 _RETRY: Final = 5.0
-"""Seconds after which to look again when a look has failed."""
+"""Seconds after which to look again when a look has failed: a disk was full, a catalog was locked or corrupt."""
 
 _DIGEST: Final = 3.0
 """Seconds between two looks at what programs did in the stores …"""
@@ -64,7 +64,7 @@ _READING: Final = 30.0
 """Seconds that a new configuration may take to be read; work goes on meanwhile."""
 
 _LOSSES: Final = 60.0
-"""Seconds between two looks because events were lost: a neighbour may have the kernel lose them at will."""
+"""Seconds between two looks because events were lost (a neighbour may do that at will), or nobody knows why."""
 
 _STOPPING: Final = 5.0
 """Seconds that what is going on may take to end when the daemon stops."""
@@ -203,10 +203,10 @@ class Daemon:
                 systemd.notify(f"STATUS={(await self._service.status.get()).sentence}")
             except XpucachedError as error:
                 log.warning("a look failed: %s", error.message)
-                # A disk that was full, a catalog that was locked or corrupt: soon it may be as it should.
                 self._look_later(_RETRY)
             except Exception as error:  # noqa: BLE001 - one bad look must not end the daemon: the next one comes
                 unexpected(log, "in a look", error)
+                self._look_later(_LOSSES)
 
     def _look_later(self, delay: float) -> None:
         """Look again by ourselves after so many seconds, or sooner if that was meant before."""
@@ -278,7 +278,7 @@ class Daemon:
     async def _mind_the_others(self) -> None:
         """As a worker: go when nobody needs us, and step aside for a daemon of our user's own."""
         while True:
-            self._need.know(self._loop.time(), local=await asyncio.to_thread(worker.step_aside))
+            self._need.know(self._loop.time(), local=await worker.seen())
             door, idle, now = self._door, self._settings.workers.idle, self._loop.time()
             awaited = self._later is not None and now <= self._later.when() < now + (idle or 0)
             if busy := bool(awaited or self._triggers or self._service.busy or door.busy):
@@ -358,7 +358,7 @@ class Daemon:
             return None
         try:
             return await quota.too_small(self._service.context, fresh.policy, self._settings.policy)
-        except CatalogError:
+        except (CatalogError, RuntimeError):  # what it holds, or a thread to ask it, cannot be had now
             return None
 
 

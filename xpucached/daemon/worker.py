@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -131,6 +132,16 @@ def step_aside() -> bool | None:
     with contextlib.suppress(XpucachedError), Client(Path(sockets.PUBLIC), patience=_PATIENCE) as client:
         client.call(host_requests.StepAside())
     raise RunningError(f"this user runs a daemon of their own, on {path}", hint="xpucachectl status asks that one")
+
+
+async def seen() -> bool | None:
+    """Do `step_aside` in a thread; give null where the host has no thread or descriptor for it now."""
+    try:
+        return await asyncio.to_thread(step_aside)
+    except (OSError, RuntimeError) as error:
+        # It is asked again in a moment; to end for that would end what goes on.
+        log.debug("whether this user runs a daemon of their own cannot be told now: %s", error)
+        return None
 
 
 def require_permitted(state: Path) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached import codec, deadlines, messages
+from xpucached import codec, deadlines, messages, state_files
 from xpucached.catalog.preselect import store_subtotals
 from xpucached.domain.ahead import Ahead, AheadState, PreparedDriver
 from xpucached.domain.host import OtherDriver
@@ -285,7 +285,7 @@ class AheadPreparer:
 
     def _recalled(self) -> tuple[PreparedDriver, ...]:
         try:
-            kept = messages.parse(self._file.read_bytes(), largest=_LARGEST, escaped_bytes=True)
+            kept = messages.parse(state_files.read(self._file, _LARGEST), largest=_LARGEST, escaped_bytes=True)
             return codec.from_json(tuple[PreparedDriver, ...], kept)[:_MOST]
         except FileNotFoundError:
             pass
@@ -294,10 +294,8 @@ class AheadPreparer:
         return ()
 
     def _write(self) -> None:
-        beside = self._file.with_suffix(".new")
         try:
-            beside.write_bytes(codec.dumps(codec.to_json(tuple((self._kept or {}).values()))))
-            beside.replace(self._file)
+            state_files.write(self._file, codec.dumps(codec.to_json(tuple((self._kept or {}).values()))))
         except OSError as error:
             # It is found out again.
             log.warning("what is prepared for a driver that is not installed cannot be kept: %s", error)

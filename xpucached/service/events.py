@@ -99,7 +99,7 @@ class Events:
         oldest, older = at_hand, tuple[Event, ...]()
         if self._catalog is not None and last + 1 < at_hand:
             # What fails the catalog is shown as a problem; what is in memory is told all the same.
-            with contextlib.suppress(CatalogError):
+            with contextlib.suppress(CatalogError, RuntimeError):
                 first, older = await asyncio.to_thread(self._catalog.read, events_after, last)
                 oldest = at_hand if first is None else min(first, at_hand)
         seen = older[-1].id if older else last

@@ -68,17 +68,20 @@ class BundleTaker:
         """What was taken in, or why it was not."""
         self._begun: dict[tuple[object, ...], int] = {}
         """What is taken in by and by, and with which of its recipes to go on."""
+        self._looks = False
+        """Whether all that lies there was seen to in the last turn: else there is nothing to go on with at once."""
+        self._retry = math.inf
+        """When (monotonic) something is to be tried again."""
 
     @property
     def unfinished(self) -> bool:
         """Whether there is something to go on with."""
-        return bool(self._begun)
+        return self._looks and bool(self._begun)
 
     @property
     def again(self) -> float | None:
         """Seconds after which something that was refused is to be tried again; None if nothing is."""
-        left = [one.at - time.monotonic() for one in self._taken.values() if one is not None]
-        return max(0.0, min(left)) if left and min(left) < math.inf else None
+        return None if self._retry == math.inf else max(0.0, self._retry - time.monotonic())
 
     def trusted(self) -> tuple[object, ...]:
         """Return what is another when another key, or revocation, is there.  Blocks."""
@@ -87,6 +90,7 @@ class BundleTaker:
     async def take(self) -> None:
         """Take in what is new, or was not for this driver, for a turn.  Raises what was wrong with one, at the end."""
         bundles, host = self._context.settings.bundles, self._context.present
+        self._looks, self._retry = False, math.inf
         if not bundles.take or not host.offered:
             self._begun = {}
             return
@@ -95,7 +99,8 @@ class BundleTaker:
             found = await asyncio.to_thread(deadlines.ask, bundles.folder, functools.partial(_lying, bundles.folder))
         except TimeoutError:
             silent = XpucachedError(f"{bundles.folder}: its file system does not answer", hint="see: findmnt")
-            self._taken = {**self._taken, (): self._refusal(silent, self._taken.get(()))}
+            refusal = self._refusal(silent, self._taken.get(()))
+            self._taken, self._retry = {**self._taken, (): refusal}, refusal.at
             self._tell()
             return
         # What is refused for what it is, is so until it, the driver, or whom we trust is another.
@@ -106,6 +111,8 @@ class BundleTaker:
             if key not in self._taken or (before is not None and before.at <= time.monotonic()):
                 await self._one(key, path)
         self._taken = {key: wrong for key, wrong in self._taken.items() if key in due}
+        self._looks = True
+        self._retry = min((one.at for one in self._taken.values() if one is not None), default=math.inf)
         self._tell()
 
     def _tell(self) -> None:

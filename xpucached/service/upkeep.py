@@ -154,8 +154,8 @@ class Upkeep:
 
         Whoever revokes it has asked for that, so neither the policy nor the clock is.
         """
-        self._trusted = await asyncio.to_thread(self._taker.trusted)
         async with self._one_revokes, self._parts.part(automatic.REVOKE):
+            self._trusted = await asyncio.to_thread(self._taker.trusted)
             if await self._evictor.revoked():
                 await self._do(automatic.REVOKE, self._evictor.work(reasons=(EvictReason.REVOKED,)))
                 await self._evictor.revoked()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from xpucached.daemon import worker
 from xpucached.daemon.worker import WorkerNeed
+from xpucached.errors import RunningError
+from xpucached.threads import renew
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,3 +81,25 @@ def test_this_process_s_account_is_looked_for_in_the_host_s_file(
 
 def test_who_shall_stay_stays() -> None:
     assert WorkerNeed(100.0).end(None, NEVER, NEVER) == math.inf
+
+
+def test_where_no_thread_is_to_be_had_a_worker_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def look() -> bool | None:
+        renew(asyncio.get_running_loop())
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", full)
+            return await worker.seen()
+
+    assert asyncio.run(look()) is None
+
+
+def test_a_worker_ends_for_a_daemon_of_its_user_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other() -> None:
+        raise RunningError("this user runs a daemon of their own")
+
+    monkeypatch.setattr(worker, "step_aside", other)
+    with pytest.raises(RunningError):
+        asyncio.run(worker.seen())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
 import pytest
@@ -99,7 +101,9 @@ class House:
         self.throttle = StubThrottle()
         monkeypatch.setattr(staged, "find", lambda *_: self.lying)
         monkeypatch.setattr(power, "on_battery", lambda: False)
-        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        # Nobody else takes us for another user: what is kept is ours.
+        self.uid = 1000
+        monkeypatch.setattr(ahead, "os", SimpleNamespace(**{**vars(os), "geteuid": lambda: self.uid}))
 
     def again(self) -> AheadPreparer:
         """Return a preparer as after another start."""
@@ -125,6 +129,32 @@ async def state(one: AheadPreparer) -> tuple[AheadState, str]:
     await one.look()
     (shown,) = one.shown
     return shown.state, shown.detail
+
+
+def test_what_lies_in_the_place_of_what_was_kept_holds_nobody_up(house: House) -> None:
+    kept = house.place / "state/ahead.json"
+    os.mkfifo(kept)
+
+    async def work(one: AheadPreparer) -> None:
+        assert await state(one) == (AheadState.WAITING, "")
+        await one.prepare()
+        assert one.shown[0].state is AheadState.READY
+
+    waited: list[bool] = []
+
+    def let_go() -> None:
+        # Who opens a pipe waits for who writes.
+        waited.append(True)
+        os.close(os.open(kept, os.O_RDWR | os.O_NONBLOCK))
+
+    late = threading.Timer(60.0, let_go)
+    late.start()
+    try:
+        house.live(work)
+    finally:
+        late.cancel()
+    assert kept.is_file()
+    assert not waited
 
 
 def test_it_is_prepared_once_and_known_after_another_start(house: House) -> None:
@@ -156,10 +186,10 @@ def test_it_is_prepared_once_and_known_after_another_start(house: House) -> None
 def test_root_loads_no_driver_that_is_not_installed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(one: AheadPreparer) -> None:
         await one.look()
-        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        house.uid = 0
         await one.prepare()
         assert await state(one) == (AheadState.WAITING, "it is not loaded by root: the users' own workers do it")
-        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        house.uid = 1000
         monkeypatch.setattr(power, "on_battery", lambda: True)
         await one.prepare()
         assert await state(one) == (AheadState.WAITING, "it waits for mains power")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import traceback
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from xpucached import deadlines
 from xpucached.bundle.revocations import state_of
 from xpucached.domain.bundles import BundleView, ImportBundle, ImportReport
 from xpucached.errors import XpucachedError
@@ -19,6 +22,7 @@ from xpucached.service.taking import BundleTaker
 from xpucached.service.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from xpucached.service.context import Context
@@ -143,6 +147,42 @@ def test_what_passes_is_tried_again_each_time_later_and_what_lasts_is_not(
     # When it passed, nothing more is told, and nothing is tried again.
     asyncio.run(taker.take())
     assert (tries, taker.again) == (len(PAUSES) + 1, None)
+
+
+@pytest.mark.parametrize("then", ["off", "no device", "silent"])
+def test_what_cannot_be_looked_into_now_is_not_asked_for_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    for name in ("large", "refused"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.json").touch()
+    now = [1000.0]
+
+    def imported(asked: ImportBundle, *_: object) -> ImportReport:
+        if asked.source.name == "refused":
+            raise XpucachedError("no room")
+        return ImportReport(BundleView(asked.source, "", ()), (), next=asked.first + 7)
+
+    def silent(place: object, question: Callable[[], object], *_: object) -> object:
+        if place == tmp_path:
+            raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer")
+        return question()
+
+    monkeypatch.setattr(taking, "_imported", imported)
+    monkeypatch.setattr(taking, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    taker, context = taker_of(tmp_path)
+    with pytest.raises(XpucachedError, match="no room"):
+        asyncio.run(taker.take())
+    assert (taker.unfinished, taker.again) == (True, 60.0)
+    now[0] += 100.0
+    if then == "silent":
+        monkeypatch.setattr(deadlines, "ask", silent)
+    context.settings.bundles.take = then != "off"
+    context.present.offered = () if then == "no device" else ("one",)
+    with pytest.raises(XpucachedError) if then == "silent" else contextlib.nullcontext():
+        asyncio.run(taker.take())
+    # Whoever goes on at once, or after no time at all, would do nothing else for ever.
+    assert (taker.unfinished, taker.again) == (False, 60.0 if then == "silent" else None)
 
 
 def test_the_daemon_replays_warms_and_evicts_before_it_goes_on_with_a_bundle() -> None:
