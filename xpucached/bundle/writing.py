@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _PIECE: Final = 1 << 20
 _WAITING: Final = 4
 """Pieces that wait for being packed, in memory."""
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LayoutWriter:
@@ -38,7 +40,7 @@ class LayoutWriter:
             raise _there(dest)
         with _told(dest):
             _sweep(dest)
-            self._place = Path(tempfile.mkdtemp(prefix=_prefix(dest), suffix=f".{os.getpid()}", dir=dest.parent))
+            self._place, self._held = _made(dest)
             (self._place / "blobs/sha256").mkdir(parents=True)
         self.put_file("oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
 
@@ -138,6 +140,9 @@ class LayoutWriter:
         """Take away what was not finished."""
         if self._place.exists():
             _remove(self._place)
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
 
 class LayerWriter:
@@ -222,14 +227,45 @@ def _prefix(dest: Path) -> str:
     return f".{dest.name}.partial-"
 
 
+def _made(dest: Path) -> tuple[Path, int]:
+    """Make the directory, and hold it while one of us works there; give what is open of it.  Raises OSError."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=_prefix(dest), dir=dest.parent))
+        # Until it is held, somebody may take it for left behind.
+        with contextlib.suppress(FileNotFoundError):
+            held = os.open(place, _FOLDER)
+            if _hold(held) is not False and os.path.lexists(place):
+                return place, held
+            os.close(held)
+
+
+def _hold(folder: int) -> bool | None:
+    """Hold a directory until it is closed; False if somebody does, None if nobody can, as on some file systems."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def remove_left(path: Path) -> None:
+    """Remove a directory of ours that nobody holds, in whatever container: who made it was killed."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path, _FOLDER)
+        try:
+            if os.fstat(folder).st_uid == os.geteuid() and _hold(folder):
+                _remove(path)
+        finally:
+            os.close(folder)
+
+
 def _sweep(dest: Path) -> None:
     """Remove what killed ones of us left beside."""
     for path in dest.parent.iterdir():
-        number = path.name.rpartition(".")[2]
-        if path.name.startswith(_prefix(dest)) and number.isdecimal() and not Path("/proc", number).exists():
-            status = path.lstat()
-            if status.st_uid == os.geteuid():
-                _remove(path)
+        if path.name.startswith(_prefix(dest)):
+            remove_left(path)
 
 
 def _remove(place: Path) -> None:

@@ -11,6 +11,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from xpucached.bundle import members
+from xpucached.bundle.writing import remove_left
 from xpucached.bundling import drivers, registries
 from xpucached.domain.bundles import FetchedBundle, FetchReport, PullBundle, RegistryAccess
 from xpucached.errors import BadBundle, DiskError, RequestError, XpucachedError
@@ -86,6 +87,19 @@ def _tidy(folder: Path, found: tuple[FetchedBundle, ...]) -> None:
         ours = _OURS.fullmatch(path.name)
         if ours is None or path.name in here or (ours[1] or ours[2]) in missing:
             continue
+        if path.name.startswith("."):
+            _remove_left(path)
+            continue
         status = path.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what lay beside while a bundle came, unless another fetch is at it."""
+    name, coming, _ = path.name[1:].partition(".pulling")
+    if not coming:
+        remove_left(path)
+        return
+    with contextlib.suppress(XpucachedError, OSError), registries.staging(path.with_name(name)):
+        shutil.rmtree(path, ignore_errors=True)

@@ -162,7 +162,7 @@ def push(order: PushBundle, progress: Progress) -> PushReport:
 
 
 @contextlib.contextmanager
-def _staging(dest: Path) -> Iterator[Path]:
+def staging(dest: Path) -> Iterator[Path]:
     """Give the folder beside a place where a pull collects; the next one goes on from there.  Raises `Conflict`."""
     place = dest.with_name(f".{dest.name}.pulling")
     try:
@@ -174,16 +174,18 @@ def _staging(dest: Path) -> Iterator[Path]:
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DiskError(f"{place} cannot be made: {error.strerror}") from error
+    held = False
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Conflict(f"another one pulls to {dest} just now") from None
+        held = True
         (place / "blobs/sha256").mkdir(0o700, parents=True, exist_ok=True)
         yield place
     except BaseException as error:
         # What is spoilt, or has nothing in it, is no good for the next one.
-        if isinstance(error, BadBundle | Unsigned) or not any(place.glob("blobs/sha256/*")):
+        if held and (isinstance(error, BadBundle | Unsigned) or not any(place.glob("blobs/sha256/*"))):
             shutil.rmtree(place, ignore_errors=True)
         raise
     finally:
@@ -301,7 +303,7 @@ class _Pull:
 def pull(order: PullBundle, progress: Progress) -> PullReport:
     """Copy a bundle from a registry; see `PullBundle`."""
     where = reference.parse(order.reference)
-    with _staging(order.dest) as place:
+    with staging(order.dest) as place:
         if os.path.lexists(order.dest):
             shutil.rmtree(place)
             raise AlreadyThere(f"{order.dest} is there already", hint="remove it first, or name another place")

@@ -1,0 +1,36 @@
+"""Two who fetch at the same time: neither takes away what the other one collects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xpucached.bundle.writing import LayoutWriter
+from xpucached.bundling import fetching, registries
+from xpucached.errors import Conflict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_who_comes_second_leaves_what_the_first_one_collects(tmp_path: Path) -> None:
+    with registries.staging(tmp_path / "bundle") as place:
+        with pytest.raises(Conflict), registries.staging(tmp_path / "bundle"):
+            pass
+        assert place.is_dir()
+
+
+def test_what_another_fetch_collects_stays_and_what_a_killed_one_left_goes(tmp_path: Path) -> None:
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    name, left = f"{'a' * 12}-{'b' * 12}", f"{'c' * 12}-{'d' * 12}"
+    with registries.staging(folder / left) as place:
+        (place / "blobs/sha256" / ("0" * 64)).touch()
+    (folder / f".{left}.partial-1").mkdir()
+    with registries.staging(folder / name) as pulling, LayoutWriter(folder / name) as making:
+        fetching._tidy(folder, ())
+
+        assert pulling.is_dir()
+        making.put_file("index.json", b"{}")
+        assert sorted(folder.iterdir()) == sorted([pulling, making.scratch.parent])
