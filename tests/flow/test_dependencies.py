@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -33,6 +34,7 @@ from xpucached.host import dependencies, proofs
 from xpucached.host.digests import Reader
 from xpucached.host.proofs import DependencyChecker
 from xpucached.libexec import evidence, model_runner
+from xpucached.processes.reports import read_seen
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.server.redact import redact
 from xpucached.service import Service
@@ -196,6 +198,23 @@ def test_of_a_model_s_folder_everything_counts_also_if_it_is_where_one_stood(tmp
         found = proofs.named(Workload((), where, {}, exercise=exercise), {}).named
         told = {one.path for one in found if one.role is Role.ARGUMENT}
         assert told >= {str(tmp_path / "config.json"), str(tmp_path / "parts/model.safetensors")}
+
+
+@pytest.mark.parametrize("name", ["narrow\u202fspace", "ideographic\u3000space", "tab\tulator", "a\u202eb"])
+def test_whatever_a_directory_is_called_its_files_count(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "app.py").write_text("import beside\n")
+    (folder / "beside.py").write_text("A = 1\n")
+    (folder / "libops.so").write_bytes(b"1")
+    told = json.dumps({"mapped": [str(folder / "libops.so")]}).encode()
+    seen = read_seen(told)
+    assert seen is not None
+    needs = proven(workload(folder, sys.executable, "app.py"), *map(Path, seen.mapped))
+    for file in ("beside.py", "libops.so"):
+        (folder / file).write_text("another one\n")
+
+    assert set(changes(needs, folder)) == {"beside.py was modified", "libops.so was modified"}
 
 
 def test_nothing_that_is_no_file_is_touched_and_nothing_is_without_bounds(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
-from xpucached.kinds import removal
+from xpucached.kinds import fs, removal
 from xpucached.kinds.neo import level_zero, rebuilder, recorder
 from xpucached.kinds.neo.targets import NAME
 
@@ -274,6 +274,26 @@ def test_it_goes_where_the_driver_would_have_put_it_and_is_counted(store: Store,
     assert believed(store) == 1000 + len(content)
     assert stat.S_IMODE((store.root / TEXT).stat().st_mode) == stat.S_IMODE((place / TEXT).stat().st_mode) & 0o666
     assert sorted(path.name for path in store.root.iterdir() if path.name.startswith("cl_cache")) == []
+
+
+def test_who_may_write_there_opens_no_file_elsewhere(
+    store: Store, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    (store.root / TEXT).unlink()
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    make = fs.make
+
+    def made_and_replaced(root: int, name: str, content: bytes, **further: int) -> None:
+        make(root, name, content, **further)  # type: ignore[arg-type] # as it was called
+        os.unlink(name, dir_fd=root)
+        os.symlink(secret, name, dir_fd=root)
+
+    monkeypatch.setattr(fs, "make", made_and_replaced)
+    rebuilder.publish(recipe, BY_OPENCL, content)
+
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
 def test_a_disk_that_is_full_keeps_no_half_of_an_entry(

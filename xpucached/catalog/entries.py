@@ -241,7 +241,7 @@ def rows_of(connection: sa.Connection, ids: Iterable[EntryId]) -> dict[EntryId, 
 
 
 def _cursor(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text[:20]) > _BIGGEST:
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(_BIGGEST)) or int(text) > _BIGGEST:
         raise RequestError(f"not a cursor: {text[:40]!r}", hint="give the `next` of an earlier answer")
     return int(text)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
 from xpucached.host.digests import head, names, ordinary
+from xpucached.printing import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,8 +76,8 @@ class Needs:
 
     def add(self, path: str, role: Role) -> None:
         """Note a path, unless there are enough."""
-        # What cannot be printed can neither be shown nor written down.
-        if len(self.paths) < MOST and path.isprintable():
+        # What is no Unicode cannot be written down.  Spaces of other scripts, and what nobody can print, can.
+        if len(self.paths) < MOST and encodable(path) == path:
             self.paths.setdefault(_plain(path), role)
 
     def look(self) -> None:

@@ -312,7 +312,7 @@ def _appear_slowly(directory: int, name: str, content: bytes) -> None:
         os.close(descriptor)
 
 
-def make(directory: int, name: str, content: bytes, *, sync: bool = False) -> None:
+def make(directory: int, name: str, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
     """Make a file that is on its way to the disk, or with ``sync`` there.  Raises OSError: then nothing was made."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=directory)
@@ -320,6 +320,8 @@ def make(directory: int, name: str, content: bytes, *, sync: bool = False) -> No
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
+            if mode != 0o600:  # noqa: PLR2004 - as it was made
+                os.fchmod(descriptor, mode)
             if sync:
                 os.fsync(descriptor)
             with contextlib.suppress(OSError):

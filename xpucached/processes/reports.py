@@ -151,7 +151,7 @@ def _paths(value: object) -> tuple[str, ...]:
 def _is_path(text: str) -> bool:
     plain = text.startswith("/") and len(text) <= _LONGEST_PATH and "\0" not in text
     # A lone surrogate stands for bytes that are no UTF-8, and cannot be kept.
-    return plain and text.isprintable()
+    return plain and encodable(text) == text
 
 
 def _text(value: object) -> str:

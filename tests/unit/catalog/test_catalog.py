@@ -1284,7 +1284,11 @@ def test_an_entry_is_shown_with_the_same_program_in_caches_of_other_kinds(catalo
 
 
 @pytest.mark.parametrize(
-    "query", [EntryQuery(after="x"), EntryQuery(after="9" * 40), EntryQuery(after="-1"), EntryQuery(limit=-1)]
+    "query",
+    [
+        *(EntryQuery(after=after) for after in ("x", "9" * 40, f"{'0' * 20}{'9' * 20}", "0" * 5000, "-1")),
+        EntryQuery(limit=-1),
+    ],
 )
 def test_an_impossible_page_is_refused(catalog: Catalog, query: EntryQuery) -> None:
     with pytest.raises(RequestError):

@@ -192,9 +192,8 @@ def publish(recipe: Recipe, environment: Target, binary: bytes, into: Path | Non
         # Called as the driver calls what it writes, so that what a death leaves is known, and goes.
         temporary = f"cl_cache.{secrets.token_hex(3)}"
         # After a power cut the driver would not write over half an entry, and its program fail at every start.
-        fs.make(root, temporary, binary, sync=True)
+        fs.make(root, temporary, binary, mode=file_mode, sync=True)
         try:
-            os.chmod(temporary, file_mode, dir_fd=root)
             for number in range(_TRIES):
                 if number:
                     time.sleep(_PAUSE)

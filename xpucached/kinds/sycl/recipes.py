@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 from xpucached.binaries import formats
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import NoRecipe, Recipe
-from xpucached.kinds import fs, images, listing
+from xpucached.kinds import folders, fs, images, listing
 from xpucached.kinds.sycl import entry_format, locks, makers, targets
 
 if TYPE_CHECKING:
@@ -195,35 +195,30 @@ class LeafBatch:
 
     def _place(self, name: str, path: list[str], mode: int) -> bool:
         """Rename a leaf into place: False if there is one already, or if its parents went away just now."""
-        opened: list[int] = []
         try:
-            here, status = self._enter(path[0], mode)
-            for part in path[1:-1]:
-                _make(part, mode, here)
-                here, status = fs.enter(here, part, self._device, status.st_uid)
-                opened.append(here)
-            os.rename(name, path[-1], src_dir_fd=self._staging, dst_dir_fd=here)
+            with contextlib.ExitStack() as stack:
+                here = folders.below(stack, self._enter(path[0], mode), path[1:-1], mode)
+                os.rename(name, path[-1], src_dir_fd=self._staging, dst_dir_fd=here)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 return False
             raise
-        finally:
-            _close(opened)
         return True
 
-    def _enter(self, name: str, mode: int) -> tuple[int, os.stat_result]:
+    def _enter(self, name: str, mode: int) -> int:
         """Open the directory of a device, or the same again if that is still what has this name."""
         if self._entered is not None and self._entered[0] == name:
             _, here, status = self._entered
             with contextlib.suppress(FileNotFoundError):
                 found = os.stat(name, dir_fd=self._root, follow_symlinks=False)
                 if (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino):
-                    return here, status
+                    return here
         self._leave()
-        _make(name, mode, self._root)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, mode, dir_fd=self._root)
         here, status = fs.enter(self._root, name, self._device, os.fstat(self._root).st_uid)
         self._entered = (name, here, status)
-        return here, status
+        return here
 
     def _leave(self) -> None:
         if self._entered is not None:
@@ -282,11 +277,6 @@ def _wait(descriptors: list[int]) -> None:
 def _close(descriptors: list[int]) -> None:
     while descriptors:
         os.close(descriptors.pop())
-
-
-def _make(name: str, mode: int, parent: int) -> None:
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(name, mode, dir_fd=parent)
 
 
 def _write(descriptor: int, content: bytes, mode: int) -> None:
