@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET: Final = os.O_NOATIME
 """Reading must not look like use.  The kernel grants it to a file's owner only; we do without where it refuses."""
 
@@ -303,8 +304,7 @@ def appear(directory: int, name: str, content: bytes) -> None:
 
 def _appear_slowly(directory: int, name: str, content: bytes) -> None:
     """Do the same where the file system makes no nameless files; who dies in between leaves an empty one."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    descriptor = os.open(name, _NEW, 0o600, dir_fd=directory)
     try:
         with contextlib.suppress(OSError):
             os.write(descriptor, content)
@@ -314,8 +314,7 @@ def _appear_slowly(directory: int, name: str, content: bytes) -> None:
 
 def make(directory: int, name: str, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
     """Make a file that is on its way to the disk, or with ``sync`` there.  Raises OSError: then nothing was made."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    descriptor = os.open(name, _NEW, 0o600, dir_fd=directory)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

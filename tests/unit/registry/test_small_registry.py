@@ -532,7 +532,7 @@ def test_a_place_that_others_made_is_not_used(registry: SmallRegistry, bundle: P
     with pytest.raises(Conflict, match="not ours alone"):
         pull(registry, tmp_path / "bundle")
     place.chmod(0o700)
-    with bundling._staging(tmp_path / "bundle"), pytest.raises(Conflict, match="just now"):
+    with bundling.staging(tmp_path / "bundle"), pytest.raises(Conflict, match="just now"):
         pull(registry, tmp_path / "bundle")
     pull(registry, tmp_path / "bundle")
 
