@@ -108,6 +108,28 @@ def test_a_refused_configuration_is_not_known_to_be_well(host: Daemon) -> None:
     assert host.ctl("status", "--check", check=None).returncode == 3
 
 
+HELD = """
+import os, sys
+from xpucached.server import unix_sockets
+bind = unix_sockets.bind
+def held(*given):
+    one = bind(*given)
+    os.dup(one.fileno())
+    return one
+unix_sockets.bind = held
+from xpucached.daemon.main import main
+sys.exit(main(["--user"]))
+"""
+
+
+def test_a_child_that_is_being_started_at_the_end_is_no_other_daemon(host: Daemon) -> None:
+    # Until it is another program it holds what the daemon had open: its socket is not closed with the daemon's own.
+    host.words = ("-c", HELD)
+    host.start()
+    assert host.end() == 0, host.log.read_text()
+    assert not (host.run / "xpucached" / "xpucached.sock").exists()
+
+
 def test_second_daemon_on_the_same_state_is_refused(host: Daemon) -> None:
     host.start()
     second = subprocess.run(

@@ -31,8 +31,8 @@ from xpucached.domain.models import Attribution, Coverage, Model, ModelStatus, O
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.host import dependencies, proofs
+from xpucached.host.dependency_changes import DependencyChecker
 from xpucached.host.digests import Reader
-from xpucached.host.proofs import DependencyChecker
 from xpucached.libexec import evidence, model_runner
 from xpucached.processes.reports import read_seen
 from xpucached.processes.supervised import ProcessStarter
@@ -533,6 +533,40 @@ def test_a_library_that_is_replaced_while_it_runs_is_not_proven(place: Path) -> 
     assert changes(proofs.needed(of, before, [str(library)], (), (), (), needs), place) == ()
 
 
+def test_another_name_or_other_rights_are_no_change_while_it_runs(place: Path) -> None:
+    library = place / "libfoo.so"
+    library.write_bytes(b"code")
+    of = workload(place, sys.executable, "app.py", "--weights=weights.bin", "model")
+    # As a package manager does that keeps one copy of each file for all environments.
+    meanwhile: tuple[Callable[[Path], object], ...] = (
+        lambda path: path.with_name(f"too {path.name}").hardlink_to(path),
+        lambda path: path.with_name(f"too {path.name}").unlink(),
+        lambda path: path.chmod(0o640),
+    )
+    files = [library, place / "app.py", place / "helper.py", place / "weights.bin"]
+    last: tuple[Dependency, ...] = ()
+    for change in meanwhile:
+        first = proofs.named(of, {})
+        before = proofs.named(of, {}, [str(library)], last)
+        for path in files:
+            change(path)
+        last = proofs.needed(of, before, [str(library)], (), (), (), last, (), first, [str(library)])
+        assert {str(path) for path in files} <= {one.path for one in last}
+        assert changes(last, place) == ()
+        # Where one pass was enough, the last proof tells what each file was.
+        before = proofs.named(of, {})
+        for path in files:
+            path.chmod(0o600)
+        last = proofs.needed(of, before, [str(library)], (), (), (), last)
+        assert {str(path) for path in files} <= {one.path for one in last}
+        assert changes(last, place) == ()
+    # What was written is not the same for having the times of before.
+    before = proofs.named(of, {}, [str(library)], last)
+    edited_in_secret(place)
+    last = proofs.needed(of, before, [str(library)], (), (), (), last, mapped_before=[str(library)])
+    assert changes(last, place) == ("app.py was changed while the run that proved it went on",)
+
+
 def test_a_file_beside_the_target_of_a_link_is_the_one_that_the_program_reads(tmp_path: Path) -> None:
     release = tmp_path / "releases" / "42"
     release.mkdir(parents=True)
@@ -615,7 +649,7 @@ def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_i
         catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
         proofs = ProofKeeper(context, StoreFinder(context))
-        before = proofs.named(model.workload)
+        before = proofs.named(model.name, model.workload)
         assert before is not None
 
         def start(_thread: threading.Thread) -> None:
@@ -626,7 +660,7 @@ def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_i
             (one,) = proofs.coverage(context.present)
             assert one.changes == ("the host has no room for a thread to ask it: whether its files changed is unknown",)
             # What is not known is not noted as nothing.
-            assert proofs.named(model.workload) is None
+            assert proofs.named(model.name, model.workload) is None
             done = SimpleNamespace(mapped=(), mapped_data=(), told=None)
             assert proofs.needed(model, [before], [done]) is None  # type: ignore[list-item] # all that is asked of it
         (one,) = proofs.coverage(context.present)
@@ -707,9 +741,12 @@ def test_who_may_only_read_learns_no_paths(tmp_path: Path, warmth: Warmth) -> No
 
 
 APPLICATION = """
-import ctypes, pathlib, sys, time
+import ctypes, os, pathlib, sys, time
 import helper
 ctypes.CDLL(str(pathlib.Path("libown.so").resolve()))
+# Meanwhile somebody gives it another name for a moment.
+os.link("libown.so", "again")
+os.unlink("again")
 cache = pathlib.Path("cache")
 cache.mkdir(exist_ok=True)
 (cache / f"kernel-{helper.KERNEL}").touch()

@@ -41,13 +41,15 @@ from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.plans import PrewarmReport
 from xpucached.domain.status import Status
 from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.throttling import RunCause
 from xpucached.domain.trash import VerifyReport
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, HostError, Unconfirmed
 from xpucached.kinds import fs, sycl, table
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, automatic, replay, scan
+from xpucached.service import Service, automatic, replay, scan, upkeep
 from xpucached.service.context import Context
+from xpucached.service.survey import Surveyor
 from xpucached.settings import loading
 from xpucached.watch import watcher
 
@@ -489,6 +491,42 @@ def test_whoever_finds_another_driver_it_is_replayed_for_before_models_are_run(
         # As a look at changed model files finds it, a model that is added, or a run.
         order.service.context.host = SECOND
         assert await order(whole=False) == ["replay a2", "run a2"]
+
+    in_order(short_dir, work, monkeypatch)
+
+
+def test_what_is_put_off_is_still_run_for_the_start(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(order: Order) -> None:
+        service, occasions = order.service, list[RunCause]()
+        throttle, run = service.prewarmer.throttle, service.prewarmer._warm
+        unsettled: list[float | None] = [15.0]
+        busy = ["the processor is busy"]
+
+        async def noted(warm: Warm, tell: Callable[[str], None]) -> Run:
+            occasions.append(throttle.run_priority(warm.reason).occasion)
+            return await run(warm, tell)
+
+        async def calm() -> str:
+            return busy.pop() if busy else ""
+
+        def find() -> None:
+            service.context.host = SECOND
+
+        monkeypatch.setattr(upkeep, "_LOOK", 0.0)
+        monkeypatch.setattr(throttle, "busy", calm)
+        monkeypatch.setattr(service.prewarmer, "_warm", noted)
+        monkeypatch.setattr(Surveyor, "unsettled", property(lambda _: unsettled[-1]))
+        # The host is busy, then there is no driver for a moment, and then it is another one.
+        service.upkeep.begin(whole=True, booting=True)
+        await settled(service)
+        assert not busy
+        assert not occasions
+        unsettled.append(None)
+        order.at_last = find
+        await order(whole=True)
+        assert occasions == [RunCause.BOOT]
+        await order(whole=True)
+        assert occasions == [RunCause.BOOT, RunCause.NEW]
 
     in_order(short_dir, work, monkeypatch)
 

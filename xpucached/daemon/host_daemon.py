@@ -69,6 +69,7 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
     given = unix_sockets.activated_by_name()
     # Without systemd there is the public one, at which root may do all.
     listening = given or [("", unix_sockets.bind(config.paths.socket, config.paths.socket_mode))]
+    made = None if given else unix_sockets.identity(config.paths.socket)
     _more_descriptors()
     listeners: list[http_listener.HttpListener | PublicListener] = []
     tasks: list[asyncio.Task[None]] = []
@@ -112,9 +113,7 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
                 await port.stop()
                 for listener in listeners:
                     await listener.stop()
-        if not given:
-            with contextlib.suppress(OSError):
-                unix_sockets.clear(config.paths.socket)
+        unix_sockets.remove(config.paths.socket, made)
 
 
 def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> http_listener.HttpListener:

@@ -379,6 +379,7 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             await service.recover()
             given = unix_sockets.activated()
             listening = given or [unix_sockets.bind(config.paths.socket, config.paths.socket_mode)]
+            made = None if given else unix_sockets.identity(config.paths.socket)
             may, tends = (rights.owners_only, rights.is_host_daemon) if options.worker else (rights.allowed, None)
             handlers = Handlers(service)
             listener = http_listener.Server(handlers, may, tends=tends)
@@ -392,8 +393,7 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(daemon.end):
                         await asyncio.gather(listener.stop(), port.stop())
-                if not given:
-                    unix_sockets.clear(config.paths.socket)
+                unix_sockets.remove(config.paths.socket, made)
         finally:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SAVING):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -47,6 +48,24 @@ def bind(path: Path, mode: int) -> socket.socket:
         message = f"cannot listen on {path}: {error.strerror}"
         raise SettingsError(message) from error
     return listener
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file of a socket that was just made from another one at its path; None if it is gone."""
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        return found.st_dev, found.st_ino
+    return None
+
+
+def remove(path: Path, made: tuple[int, int] | None) -> None:
+    """Remove the socket that we made, at our end.
+
+    It is not asked whether anybody answers there: a child that is being started holds what we had open, for a moment.
+    """
+    if made is not None and identity(path) == made:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _check_directory(directory: Path, mode: int) -> None:

@@ -18,7 +18,9 @@ from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
 from xpucached.errors import CatalogError
 from xpucached.host import proofs
-from xpucached.host.proofs import DependencyChecker, DependencySnapshot
+from xpucached.host.dependencies import site_of
+from xpucached.host.dependency_changes import DependencyChecker
+from xpucached.host.proofs import DependencySnapshot
 from xpucached.planning.prewarm import applicable
 
 if TYPE_CHECKING:
@@ -73,9 +75,14 @@ class ProofKeeper:
 
     # -- when a model is proven ---------------------------------------------------------------------------------------
 
-    def named(self, workload: Workload) -> DependencySnapshot | None:
-        """Look, before a pass, at what the workload's words name; None if that takes too long."""
-        return _within(_NOTING, lambda: proofs.named(workload, os.environ))
+    def named(self, name: ModelName, workload: Workload, passes: Sequence[RunResult] = ()) -> DependencySnapshot | None:
+        """Look, before a pass, at what the words name and earlier passes loaded; None if that takes too long."""
+        if not passes:
+            return _within(_NOTING, lambda: proofs.named(workload, os.environ))
+        told = (path for one in passes if one.told is not None for path in one.told.files if site_of(path) is None)
+        loaded = dict.fromkeys((*(path for one in passes for path in one.mapped), *told))
+        digested = (*self._others(), *self._last(name))
+        return _within(_NOTING, lambda: proofs.named(workload, os.environ, loaded, digested))
 
     def needed(
         self,
@@ -97,7 +104,7 @@ class ProofKeeper:
         stores = (status.store for status in self._catalog.read(all_stores))
         ours = tuple(map(os.path.realpath, (settings.paths.cache, *stores, *model.workload.exercise.caches)))
         last = self._last(model.name)
-        others = tuple(one for needs in tuple(self._needs.values()) for one in needs)
+        others = self._others()
         files = done.told.files if done.told is not None else ()
         found = _within(
             _NOTING,
@@ -118,6 +125,9 @@ class ProofKeeper:
             return None
         kept = _within(_NOTING, lambda: proofs.filled(map(os.fspath, caches)))
         return (*found, *kept) if kept is not None else None
+
+    def _others(self) -> tuple[Dependency, ...]:
+        return tuple(one for needs in tuple(self._needs.values()) for one in needs)
 
     def _last(self, name: ModelName) -> tuple[Dependency, ...]:
         good = next((one.good for one in self._catalog.read(model_coverage) if one.model == name), None)

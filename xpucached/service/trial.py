@@ -121,7 +121,7 @@ class TrialRunner:
         after = known
         for number in ("first", "second"):
             tell(f"{number} pass")
-            looks.append(await asyncio.to_thread(self._proofs.named, self._workload(model)))
+            looks.append(await asyncio.to_thread(self._proofs.named, model.name, self._workload(model), executions))
             done = await self._execute(model, stores, variant, reason, compare=number == "first", tell=tell)
             done, why = await asyncio.to_thread(recordings.with_left, self._context, model, done, stores, after)
             why_incomplete = why_incomplete or why

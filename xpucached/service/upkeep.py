@@ -68,6 +68,8 @@ class Upkeep:
         self._again = False
         self._evict_due = False
         self._replay_due = False
+        self._put_off = False
+        """Whether something had to be done before a model of this round."""
         self._trusted: tuple[object, ...] = ()
         self._replayed: tuple[object, ...] = ()
         """The drivers that programs met when replay was last thought of."""
@@ -138,7 +140,9 @@ class Upkeep:
                 await self._taker.take()
             await self._replay()
             await self._prewarm()
-            self._prewarmer.throttle.booting = False
+            throttle = self._prewarmer.throttle
+            # What was put off, or waits for a calm host, is cold for the start later, too.
+            throttle.booting = throttle.booting and (self._put_off or bool(throttle.waiting))
             # A run, or who asked for something, may have met another driver, and no look follows.
             self._again = self._again or self._replay_comes_first() or self._taker.unfinished
             if mended and not self._replay_comes_first():
@@ -195,10 +199,15 @@ class Upkeep:
             self._prewarmer.throttle.waiting = {}
             self._parts.forget(automatic.PREWARM)
             return
+        self._put_off = False
         async with self._parts.part(automatic.PREWARM):
             if await self._prewarmer.startable():
-                work = self._prewarmer.work(automatic=True, gives_way=self._must_wait)
+                work = self._prewarmer.work(automatic=True, gives_way=self._give_way)
                 await self._do(automatic.PREWARM, work)
+
+    async def _give_way(self) -> bool:
+        self._put_off = await self._must_wait()
+        return self._put_off
 
     async def _must_wait(self) -> bool:
         """Return whether a model that is about to be run must not be: something has to be done before.
