@@ -48,11 +48,19 @@ def run(
 ) -> int:
     """Begin a job at every user's worker and see all through; gives the worst exit status."""
     known = _Jobs(request, wait=output.options.wait, limit=getattr(output.options, "timeout", None))
+
+    def see_through(user: UserStatus, client: Client) -> Answer[Job]:
+        answer = known.see_through(user, client)
+        if not output.json:
+            # What cannot be written is that user's failure, and nobody else's.
+            _told(everyone.UserAnswer(user, answer), output, write, names)
+        return answer
+
     whom = everyone.users(output.client)
     at_once = _AT_ONCE if output.options.wait else everyone.AT_ONCE
     try:
         with shower(quiet=output.quiet) as show:
-            answers = list(everyone.each(whom, known.see_through, at_once, lambda: show(known.together(len(whom)))))
+            answers = list(everyone.each(whom, see_through, at_once, lambda: show(known.together(len(whom)))))
     except KeyboardInterrupt:
         known.say_what_goes_on()
         raise

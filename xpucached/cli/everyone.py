@@ -6,6 +6,7 @@ deadline, and is bounded by what all may cost together; whose worker fails is na
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
@@ -75,6 +76,20 @@ class UserAnswer(Struct, Generic[T], frozen=True):
         return {**whose, "error": to_json(ErrorInfo(error.code, error.message, error.hint))}
 
 
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Read what one user's worker said, or write it for people: what it makes us stumble over is an `XpucachedError`.
+
+    So it is that user's failure, and the others' answers stand.
+    """
+    try:
+        yield
+    except XpucachedError:
+        raise
+    except Exception as error:
+        raise XpucachedError(f"what it said cannot be read: {type(error).__name__}") from error
+
+
 def users(host: Client) -> tuple[UserStatus, ...]:
     """Return the users whom the host's daemon looks after, and whom the caller may ask for, by name."""
     return tuple(sorted(host.call(host_requests.GetHost()).value.users, key=lambda one: one.user))
@@ -101,12 +116,10 @@ def each(
             except queue.Empty:
                 return
             try:
-                with connect.of_user(one.user, largest=largest) as client:
+                with reading(), connect.of_user(one.user, largest=largest) as client:
                     done.put(UserAnswer(one, work(one, client)))
             except XpucachedError as error:
                 done.put(UserAnswer(one, error=error))
-            except Exception as error:  # noqa: BLE001 - whatever one user makes us stumble over, the others are asked
-                done.put(UserAnswer(one, error=XpucachedError(f"what it said cannot be read: {type(error).__name__}")))
 
     for one in whom:
         waiting.put(one)
@@ -125,15 +138,18 @@ def each(
         yield answer
 
 
-def ask(host: Client, request: Request[T]) -> tuple[UserAnswer[T], ...]:
+def ask(
+    host: Client, request: Request[T], check: Callable[[T, str], object] = lambda _value, _owner: None
+) -> tuple[UserAnswer[T], ...]:
     """Ask every user's worker; gives the parts in the order of the users' names.
 
-    Who knows nothing of what was named has nothing to say; raises `NotFound` if nobody does.
+    Who knows nothing of what was named has nothing to say; raises `NotFound` if nobody does.  What ``check`` stumbles
+    over, given an answer and whose it is, is that user's failure, and nobody else's; it may write it for people.
     """
 
-    def answer(_one: UserStatus, client: Client) -> Answer[T]:
+    def answer(one: UserStatus, client: Client) -> Answer[T]:
         said = client.call(request)
-        said.value  # noqa: B018 - what cannot be read is that user's failure, and nobody else's
+        check(said.value, one.user)
         return said
 
     parts = sorted(each(users(host), answer), key=lambda part: part.user.user)
@@ -155,21 +171,22 @@ def missing(parts: Sequence[UserAnswer[T]]) -> int:
 def show(output: Output, request: Request[tuple[T, ...]]) -> int:
     """Ask every user's worker for a list, and print them as one; gives the exit status."""
     narrowing.refuse(output)
-    parts = ask(output.client, request)
-    if output.json:
-        output.dump({"users": [part.data for part in parts]})
-        return missing(parts)
     look = answers.of(type(request))
-    merged = look.merged
+    merged, names = look.merged, look.names
     if merged is None:
         raise AssertionError(type(request).__name__)
-    rows = [(part.user.user, one) for part in parts if part.answer is not None for one in part.answer.value]
     order = merged.order
-    if order is not None:
-        rows.sort(key=lambda row: order(row[1]))
-    if output.quiet and look.names is not None:
-        names = look.names
-        say("\n".join(f"{plain(owner)}:{names((one,))}" for owner, one in rows))
+
+    def write(rows: list[tuple[str, T]]) -> str:
+        if order is not None:
+            rows.sort(key=lambda row: order(row[1]))
+        if output.quiet and names is not None:
+            return "\n".join(f"{plain(owner)}:{names((one,))}" for owner, one in rows)
+        return merged.write([one for _, one in rows], output.style, [owner for owner, _ in rows])
+
+    parts = ask(output.client, request, lambda value, owner: output.json or write([(owner, one) for one in value]))
+    if output.json:
+        output.dump({"users": [part.data for part in parts]})
     else:
-        say(merged.write([one for _, one in rows], output.style, [owner for owner, _ in rows]))
+        say(write([(part.user.user, one) for part in parts if part.answer is not None for one in part.answer.value]))
     return missing(parts)

@@ -157,7 +157,9 @@ def _print_page(
     if output.quiet:
         say("\n".join(f"{plain(owner)}:{one.entry.id.ref}" for one in page.entries))
     elif page.entries:
-        say(("\n" if again else "") + entries.entries(page.entries, output.style, owner))
+        with everyone.reading():
+            text = entries.entries(page.entries, output.style, owner)
+        say(("\n" if again else "") + text)
     return ""
 
 

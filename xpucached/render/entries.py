@@ -60,7 +60,8 @@ def _stores(values: Sequence[StoreStatus], style: TextStyle, owners: Sequence[st
 
 def _found(lookups: Lookups) -> str:
     whole = lookups.hits + lookups.misses
-    return f"programs found {lookups.hits} of {whole} entries that they looked for, {lookups.hits * 100 // whole} %"
+    part = lookups.hits * 100 // max(1, whole)
+    return f"programs found {lookups.hits} of {whole} entries that they looked for, {part} %"
 
 
 def _amiss(one: StoreStatus) -> bool:

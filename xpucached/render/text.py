@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -88,7 +89,7 @@ def size(count: int) -> str:
 
 def seconds(count: float | None) -> str:
     """Write a duration: ``0.42 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``."""
-    if count is None:
+    if count is None or not math.isfinite(count):
         return "-"
     if count < 9.995:  # noqa: PLR2004 - units are what they are
         return f"{count:.2f} s"
@@ -143,6 +144,9 @@ _NARROWEST: Final = 12
 _LONGEST: Final = 0.75
 """The part of a terminal that a column may take: what is longer is whole, and what is beside it goes on below."""
 
+_WIDEST: Final = 256
+"""Columns that rows are aligned at where there is no terminal: what is longer moves what stands beside it."""
+
 _COPIED: Final = 2 << 20
 """Characters of what is there to be copied: Linux takes no longer command line unless it is told to."""
 
@@ -168,7 +172,10 @@ def table(
         [Cell(plain(one.text), one.colour) for one in row] for row in cooked
     ]
     widths = _widths(lines)
-    if style.width is not None and _total(widths) > style.width:
+    if style.width is None:
+        # One text that is very long does not fill every row with spaces.
+        widths = [min(one, _WIDEST) for one in widths]
+    elif _total(widths) > style.width:
         shown = _shown(heads, lines, style.width, kept=3 if owners else 2)
         heads = [heads[index] for index in shown]
         lines = [[line[index] for index in shown] for line in lines]
@@ -194,7 +201,7 @@ def table(
             gap = " " * (widths[index] - cells(texts[index]))
             painted = style.paint(texts[index], line[index].colour)
             parts.append(gap + painted if heads[index] in aligned else painted if index == last else painted + gap)
-            if index < last and widths[index] < cells(texts[index]):
+            if index < last and style.width is not None and widths[index] < cells(texts[index]):
                 # It is too long for its column: what is beside it goes on below, where it begins in the other rows.
                 rows.append(parts)
                 parts = [" " * _total(widths[: index + 1])]

@@ -14,6 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support import api_stub
+from xpucached import answers
+from xpucached.api import requests
 from xpucached.api.client import Answer, Client
 from xpucached.cli import arguments, commands, connect, everyone, following
 from xpucached.cli.output import Output
@@ -21,8 +23,11 @@ from xpucached.codec import to_json
 from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.stores import Lookups, StoreStatus
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.errors import Conflict, NotFound, Unavailable, XpucachedError
+from xpucached.render import entries as rendered_entries
+from xpucached.render import jobs
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
@@ -158,6 +163,52 @@ def test_an_answer_that_is_too_long_or_cannot_be_read_is_its_user_s_failure(
     assert run("model list --json", ALICE, BOB) == 1
     parts = json.loads(capsys.readouterr().out)["data"]["users"]
     assert ("data" in parts[1], parts[0]["error"]["code"]) == (True, "too-large")
+
+
+def stumbling(write: Callable[..., str]) -> Callable[..., str]:
+    """Return what writes values for people, but stumbles over those in which alice stands."""
+
+    def written(*values: object) -> str:
+        text = write(*values)
+        return str(10**5000) if "alice" in text or "FAILED" in repr(values) else text
+
+    return written
+
+
+@pytest.mark.parametrize("line", ["model list", "-q model list", "ls", "prewarm --all"])
+def test_an_answer_that_cannot_be_written_for_people_is_its_user_s_failure(
+    line: str,
+    workers: Mapping[str, api_stub.Running],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    workers["alice"].service.outcome = Outcome.FAILED
+    for one in workers.values():
+        one.service.known = entries(3)
+    look = answers.of(requests.ListModels)
+    assert look.merged is not None
+    assert look.names is not None
+    merged = replace(look.merged, write=stumbling(look.merged.write))
+    forged = replace(look, names=stumbling(look.names), merged=merged)
+    monkeypatch.setitem(answers._LOOKS, requests.ListModels, forged)
+    monkeypatch.setattr(rendered_entries, "entries", stumbling(rendered_entries.entries))
+    monkeypatch.setattr(jobs, "prewarming", stumbling(jobs.prewarming))
+    assert run(line, ALICE, BOB) == 1
+    said = capsys.readouterr()
+    assert "bob" in said.out
+    assert "alice" not in said.out
+    assert "xpucachectl: alice: what it said cannot be read: ValueError\n" in said.err
+
+
+def test_figures_that_no_daemon_gives_are_written_all_the_same(
+    workers: Mapping[str, api_stub.Running], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def stores() -> tuple[StoreStatus, ...]:
+        return (replace(api_stub.make_store(), lookups=Lookups(0, 0)),)
+
+    monkeypatch.setattr(workers["alice"].service, "stores", stores)
+    assert run("stores", ALICE, BOB) == 0
+    assert "programs found 0 of 0 entries that they looked for, 0 %" in capsys.readouterr().out
 
 
 def entries(number: int) -> list[IndexedEntry]:

@@ -183,6 +183,12 @@ def test_without_a_terminal_nothing_is_cut() -> None:
     assert "x" * 5000 in text.table(("A",), [["x" * 5000]], LOOK)
 
 
+def test_one_long_text_fills_no_other_row_with_spaces() -> None:
+    head, long, short = text.table(("A", "B"), [["x" * 5000, "y"], ["a", "b"]], LOOK).splitlines()
+    assert long == f"{'x' * 5000}  y"
+    assert len(head) == len(short) < 300
+
+
 def test_colours_come_only_when_asked_for() -> None:
     rows: list[list[str | Cell]] = [[Cell("bad", Colour.RED), "x"]]
 
@@ -248,6 +254,7 @@ def test_sizes(count: int, words: str) -> None:
         (7800, "2 h 10 min"),
         (600, "10 min"),
         (7200, "2 h"),
+        (1e308 + 1e308, "-"),
     ],
 )
 def test_durations(seconds: float | None, words: str) -> None:
