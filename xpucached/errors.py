@@ -155,6 +155,13 @@ class Unsigned(XpucachedError):
     exit = 77
 
 
+class Revoked(XpucachedError):
+    """A bundle is revoked here, or who signed it: it is neither taken in nor given out."""
+
+    code = "revoked"
+    exit = 77
+
+
 class RegistryError(XpucachedError):
     """A registry cannot be reached, does not answer as registries do, or breaks off again and again."""
 

@@ -334,6 +334,24 @@ def _opened(signature: bytes) -> tuple[Mapping[str, Json], str]:
     return envelope, hint
 
 
+def named_by(signature: bytes) -> frozenset[str]:
+    """Return the digests that a signature names: of its key, and of what it is of; whoever made it."""
+    try:
+        envelope, hint = _opened(signature)
+        payload = base64.b64decode(messages.text(envelope, "payload", longest=_LARGEST), validate=True)
+        return frozenset({key_digest(hint), *_subjects(parsed(payload))})
+    except (messages.BadMessage, BadBundle, binascii.Error, ValueError):
+        return frozenset()
+
+
+def _subjects(said: Mapping[str, Json]) -> set[str]:
+    named: set[str] = set()
+    for one in messages.items(said, "subject", most=2 * words.MOST_MEMBERS):
+        digest = messages.text(messages.members(messages.members(one).get("digest")), "sha256", longest=64)
+        named.add(f"sha256:{digest}")
+    return named
+
+
 def _about(
     payload: bytes, subjects: Sequence[str], store: TrustStore, key: TrustedKey, device: str | None
 ) -> SignatureVerdict:
@@ -341,10 +359,7 @@ def _about(
     said = parsed(payload)
     if said.get("_type") != STATEMENT or said.get("predicateType") != PREDICATE:
         return SignatureVerdict(None, "what was signed is no statement about a bundle", key.hint)
-    named: set[str] = set()
-    for one in messages.items(said, "subject", most=2 * words.MOST_MEMBERS):
-        digest = messages.text(messages.members(messages.members(one).get("digest")), "sha256", longest=64)
-        named.add(f"sha256:{digest}")
+    named = _subjects(said)
     if not named.intersection(subjects):
         return SignatureVerdict(None, "its signature is of another bundle", key.hint)
     if key_digest(key.hint) in store.revoked:

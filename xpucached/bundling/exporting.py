@@ -117,6 +117,9 @@ class _Export:
         last: EntryKey | None = None
         for number, (entry, content) in enumerate(some):
             self._progress(number, total, f"programs for {target.device}")
+            if entry.id in self._chosen.left_out:
+                self.skipped[_REVOKED] += 1
+                continue
             place = portable.place(entry.id.key)
             if place is None or entry.environment is None:
                 self._leave(entry, _NOWHERE)
@@ -237,7 +240,7 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
             used = asking()
             _check_switches(used.switches, order)
             made += export_.images(used)
-            if chosen.walk is not None and not export_.targets:
+            if chosen.walk is not None and not export_.targets and not export_.skipped:
                 raise _nothing(order)
             foreign = export_.targets - set(used.driver.environments)
             if foreign - {None} and not order.made_here:

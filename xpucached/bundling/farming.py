@@ -21,6 +21,7 @@ from xpucached.bundle import members
 from xpucached.bundling import importing
 from xpucached.bundling.inspecting import checked_recipes
 from xpucached.bundling.rebuilding import is_held
+from xpucached.bundling.signing import refuse_revoked
 from xpucached.domain.bundles import BundleReplayReport, ReplayBundle
 from xpucached.errors import Conflict, MissingExtra, NoCluster, WrongHost, XpucachedError
 
@@ -75,6 +76,7 @@ def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
     """Compile the recipes of a bundle on a cluster; see `ReplayBundle`.  Raises `NoCluster` and others."""
     bundle = members.opened(order.source)
     with bundle.layout:
+        refuse_revoked(bundle)
         recipes = checked_recipes(bundle, progress)
     progress(0, 0, "asking the cluster for its workers")
     with _cluster(order.cluster) as (pool, places, workers):

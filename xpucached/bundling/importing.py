@@ -17,7 +17,7 @@ from xpucached.bundle.trust import SignatureVerdict
 from xpucached.bundling import drivers
 from xpucached.bundling.inspecting import checked, checked_recipes, programs, recipes_in
 from xpucached.bundling.rebuilding import Recompiler, Shard, TakenPlaces, wanted
-from xpucached.bundling.signing import signed_view, verdict
+from xpucached.bundling.signing import refuse_revoked, signed_view, verdict
 from xpucached.domain.bundles import (
     Binaries,
     BundleContent,
@@ -224,6 +224,8 @@ def take_in(order: ImportBundle, progress: Progress, came: Came = lambda *_: Non
     """Take a bundle in; see `ImportBundle`."""
     bundle = members.opened(order.source)
     with bundle.layout:
+        if not order.unattended:  # which takes nothing without a signature that counts
+            refuse_revoked(bundle)
         progress(0, 0, "asking the driver who it is")
         settings = drivers.settings()
         with drivers.used(timeout=settings.driver.probe_timeout) as used, contextlib.ExitStack() as stack:
@@ -297,6 +299,7 @@ def replayed(order: ReplayBundle, progress: Progress) -> tuple[BundleReplayRepor
     """Compile the recipes of a bundle; give the report, and where what was made, or was there, lies."""
     bundle = members.opened(order.source)
     with bundle.layout:
+        refuse_revoked(bundle)
         recipes = checked_recipes(bundle, progress)
         settings = drivers.settings()
         progress(0, 0, "asking the driver who it is")

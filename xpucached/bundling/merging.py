@@ -10,7 +10,7 @@ from msgspec import Struct
 from xpucached.bundle import members, packing, words
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling.inspecting import check
-from xpucached.bundling.signing import sign_all, signed_view, signing_key
+from xpucached.bundling.signing import refuse_revoked, sign_all, signed_view, signing_key
 from xpucached.domain.bundles import BundleContent, BundleFacts, Compression, ExportReport
 from xpucached.errors import Conflict, RequestError
 
@@ -41,6 +41,7 @@ def merge(order: MergeBundles, progress: Progress) -> ExportReport:
     try:
         for source in order.sources:
             opened.append(members.opened(source))
+            refuse_revoked(opened[-1], outward=True)
             check(opened[-1], progress)
         with LayoutWriter(order.dest) as layout:
             made = [_image(layout, how, some) for _, some in sorted(_images(opened).items())]

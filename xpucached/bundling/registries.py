@@ -17,7 +17,7 @@ from xpucached.bundle import members, trust, words
 from xpucached.bundle.layout import Descriptor, canonical, descriptor, digest_of, parsed
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling.inspecting import check
-from xpucached.bundling.signing import signed_view
+from xpucached.bundling.signing import refuse_revoked, signed_view
 from xpucached.domain.bundles import PullReport, PushReport
 from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError, NotFound, RequestError, Unsigned
 from xpucached.registry import accounts, reference
@@ -128,6 +128,7 @@ def push(order: PushBundle, progress: Progress) -> PushReport:
         raise RequestError("a bundle is pushed under a tag, not a digest", hint="HOST/REPOSITORY:TAG")
     bundle = members.opened(order.source)
     with bundle.layout:
+        refuse_revoked(bundle, outward=True)
         scopes = [f"repository:{where.repository}:pull,push"]
         if order.mount_from:
             scopes.append(f"repository:{reference.parse(f'{where.host}/{order.mount_from}').repository}:pull")

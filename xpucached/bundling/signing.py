@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.bundle import members, trust
+from xpucached.bundle.revocations import revocations
 from xpucached.domain.bundles import HOST_KEYS, KeyReport
-from xpucached.errors import AlreadyThere, DiskError
+from xpucached.errors import AlreadyThere, Conflict, DiskError, Revoked
+from xpucached.printing import quoted
 
 if TYPE_CHECKING:
     from xpucached.bundle.layout import Descriptor
     from xpucached.bundle.members import Bundle, MemberManifest
+    from xpucached.bundle.revocations import Revocations
     from xpucached.bundle.writing import LayoutWriter
     from xpucached.domain.bundles import BundleView, MakeKey
 
@@ -50,6 +53,27 @@ def signed_view(bundle: Bundle) -> BundleView:
     # Somebody may have put an image of his own beside one that was signed.
     why = f"only a part of it is signed, by {', '.join(signers)}" if signers else whole.why
     return replace(bundle.view, unsigned=why)
+
+
+def refuse_revoked(bundle: Bundle, *, outward: bool = False) -> None:
+    """Raise `Revoked` for a bundle that is trusted no more here; of several that signed it, one may still be trusted.
+
+    Where that cannot be known, no key counts here, and what shall go ``outward`` is refused: `Conflict`.
+    """
+    known = revocations(key_folders())
+    if known.doubt and outward:
+        raise doubtful(known)
+    own = {bundle.index.digest, *(one.manifest.digest for one in bundle.members)}
+    signed = [trust.named_by(one) for one in trust.signatures(bundle)] if known.digests else []
+    if known.digests & own or (signed and all(known.digests & one for one in signed)):
+        found = sorted(known.digests & own.union(*signed))
+        hint = f"in a file named revoked in {' or '.join(map(quoted, map(str, key_folders())))}"
+        raise Revoked(f"{bundle.layout.path} is revoked here: {', '.join(found)}", hint=f"{found[0]} stands {hint}")
+
+
+def doubtful(known: Revocations) -> Conflict:
+    """Return the refusal of whom it concerns that it is not known what is revoked."""
+    return Conflict(f"{known.doubt}; so it may be a part of this", hint="correct the file, or chmod go-w")
 
 
 def signing_key(given: str | None) -> trust.SigningKey | None:

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from xpucached.bundle.revocations import revocations
-from xpucached.bundling.signing import key_folders
+from xpucached.bundling.signing import doubtful, key_folders
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
 from xpucached.domain.targets import Origin
-from xpucached.errors import Conflict, Denied, NotFound, RequestError
+from xpucached.errors import Denied, NotFound, RequestError
 from xpucached.kinds import table
 from xpucached.kinds.table import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from xpucached.bundle.revocations import Revocations
     from xpucached.domain.bundles import ExportBundle
     from xpucached.domain.plans import NoRecipe, Recipe
-    from xpucached.domain.stores import Entry
+    from xpucached.domain.stores import Entry, EntryId
     from xpucached.domain.targets import Target
     from xpucached.kinds.portability import Packed
     from xpucached.settings import Settings
@@ -40,6 +41,7 @@ class Selected(Struct, frozen=True):
     revoked: int = 0  #: of what was asked for; they are not among the entries
     walk: Mapping[Target, tuple[int, Iterator[Packed]]] | None = None
     """Instead of entries: the targets that were asked for, how many there are about, and they."""
+    left_out: frozenset[EntryId] = frozenset()  #: of those, what came with what is revoked
 
 
 @contextlib.contextmanager
@@ -47,20 +49,12 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
     """Find what was asked for.  Raises `NotFound` and others."""
     if order.kind is not None and order.kind not in KINDS:
         raise RequestError(f"no kind {order.kind!r}", hint=f"there is: {', '.join(KINDS)}")
+    # No daemon need have looked since somebody revoked something.
+    known = revocations(dict.fromkeys((*key_folders(), *settings.key_folders)))
+    if known.doubt:
+        raise doubtful(known)
     if order.store is not None and order.model is None:
-        store = _store(order.store, order.kind)
-        portable = KINDS[store.kind].portable
-        walk = None if portable is None or order.recipes_only else portable.walk(store)
-        if walk is None:
-            entries = tuple(one for one in _scanned(store) if _wanted(one, order))
-            yield Selected(entries, table.recipe, {})
-            return
-        asked = {
-            target: (count, (one for one in some if one.entry.state is EntryState.OK))
-            for target, (count, some) in walk.items()
-            if _matches(target, order)
-        }
-        yield Selected((), table.recipe, {}, walk=asked)
+        yield _of_store(order, _store(order.store, order.kind), _revoked(known, settings))
         return
     # A store that is named needs none of it, and to load a database takes longer than to read a store.
     from xpucached.catalog import Catalog  # noqa: PLC0415 - see above
@@ -68,10 +62,6 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
     from xpucached.catalog.entries import entry_page  # noqa: PLC0415 - see above
     from xpucached.catalog.recipes import RecipeStore  # noqa: PLC0415 - see above
 
-    # No daemon need have looked since somebody revoked something.
-    known = revocations(dict.fromkeys((*key_folders(), *settings.key_folders)))
-    if known.doubt:
-        raise Conflict(f"{known.doubt}; so it may be a part of this", hint="correct the file, or chmod go-w")
     path = settings.paths.state / "catalog.sqlite"
     if not path.exists():
         hint = "name a store: --store DIR"
@@ -100,6 +90,34 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
         yield Selected(tuple(models), recipe, models, len(page.entries) - len(found))
     finally:
         catalog.close()
+
+
+def _revoked(known: Revocations, settings: Settings) -> frozenset[EntryId]:
+    """Return what the catalog, if there is one, knows to have come with what is revoked."""
+    path = settings.paths.state / "catalog.sqlite"
+    if not known.digests or not path.exists():
+        return frozenset()
+    from xpucached.catalog import Catalog  # noqa: PLC0415 - as in `selected`
+    from xpucached.catalog.builds import revoked_entries  # noqa: PLC0415 - as in `selected`
+
+    with contextlib.closing(Catalog.open(path)) as catalog:
+        return frozenset(one.entry.id for one, _ in catalog.read(revoked_entries, known.digests))
+
+
+def _of_store(order: ExportBundle, store: Store, revoked: frozenset[EntryId]) -> Selected:
+    """Find what was asked for in a store, but for what is revoked."""
+    portable = KINDS[store.kind].portable
+    walk = None if portable is None or order.recipes_only else portable.walk(store)
+    if walk is None:
+        found = [one for one in _scanned(store) if _wanted(one, order)]
+        entries = tuple(one for one in found if one.id not in revoked)
+        return Selected(entries, table.recipe, {}, len(found) - len(entries))
+    asked = {
+        target: (count, (one for one in some if one.entry.state is EntryState.OK))
+        for target, (count, some) in walk.items()
+        if _matches(target, order)
+    }
+    return Selected((), table.recipe, {}, walk=asked, left_out=revoked)
 
 
 def _store(root: Path, kind: str | None) -> Store:

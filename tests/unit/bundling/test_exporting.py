@@ -167,6 +167,7 @@ def test_a_killed_export_leaves_what_was_there(name: str, sycl_store: SyclStore,
     assert [path.name for path in dest.parent.iterdir()] == [name]
 
 
+@pytest.mark.flow
 def test_what_came_with_what_is_revoked_is_given_out_no_more_whenever_a_daemon_last_looked(
     sycl_store: SyclStore, home: Path, tmp_path: Path
 ) -> None:
@@ -188,10 +189,15 @@ def test_what_came_with_what_is_revoked_is_given_out_no_more_whenever_a_daemon_l
     order = ExportBundle(tmp_path / "bundle", recipes_only=True)
 
     def left_out() -> tuple[int, object]:
-        shutil.rmtree(order.dest, ignore_errors=True)
-        report = done(order)
-        assert isinstance(report, ExportReport)
-        return report.recipes, report.skipped
+        # A store that is named may be one that the catalog knows.
+        told: list[tuple[int, object]] = []
+        for one in (order, replace(order, store=sycl_store.root)):
+            shutil.rmtree(order.dest, ignore_errors=True)
+            report = done(one)
+            assert isinstance(report, ExportReport)
+            told.append((report.recipes, report.skipped))
+        assert told[0] == told[1]
+        return told[0]
 
     assert left_out() == (3, {})
     keys = home / ".config/xpucached/trust.d"
@@ -202,7 +208,14 @@ def test_what_came_with_what_is_revoked_is_given_out_no_more_whenever_a_daemon_l
     assert left_out() == (1, {"what it came with is revoked here": 2})
     with sources.selected(replace(order, made_here=True), settings) as chosen:
         assert (chosen.entries, chosen.revoked) == ((), 2)
+    # Also where programs travel, by a walk through the store.
+    walked = ExportBundle(tmp_path / "programs", sycl_store.root)
+    report = done(walked)
+    assert isinstance(report, ExportReport)
+    assert {one.facts.content: one.facts.entries for one in report.view.members} == dict.fromkeys(BundleContent, 1)
+    assert report.skipped == {"what it came with is revoked here": 2}
     (keys / "revoked").write_text("release\n")
-    with pytest.raises(Conflict, match="line 1 is no digest"):
-        done(ExportBundle(tmp_path / "mine", recipes_only=True))
+    for refused in (ExportBundle(tmp_path / "mine", recipes_only=True), replace(walked, dest=tmp_path / "mine")):
+        with pytest.raises(Conflict, match="line 1 is no digest"):
+            done(refused)
     assert not (tmp_path / "mine").exists()
