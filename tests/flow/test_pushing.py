@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -34,21 +35,18 @@ if TYPE_CHECKING:
     from xpucached.domain.bundles import BundleOrder, BundleReport
 
 CAME, RECIPES = KERNELS[:1], KERNELS[1:]
-UNIT: Final = REPOSITORY / "examples/systemd/xpucached-push.service"
+UNIT: Final = REPOSITORY / "systemd/user/xpucached-push.service"
 
 
 def done(order: BundleOrder) -> BundleReport:
     return carry_out(order, lambda *_: None)
 
 
-def ran(config: Path, cache: Path, reference: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run the lines of the unit as a user's manager does."""
-    text = UNIT.read_text(encoding="utf-8")
-    for name, place in {"%E": config, "%C": cache, "${REFERENCE}": reference}.items():
-        text = text.replace(name, str(place))
-    before, line = re.findall(r"^ExecStart(?:Pre)?=(.*)$", text.replace("$$", "$"), re.MULTILINE)
-    subprocess.run(shlex.split(before), check=True)
-    return subprocess.run(shlex.split(line), env=environ, capture_output=True, text=True, check=False)
+def ran(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the line of the unit as a user's manager does."""
+    (line,) = re.findall(r"^ExecStart=xpucachectl (.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+    command = [sys.executable, "-m", "xpucached.cli", *shlex.split(line)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
 def bundles(real: Runtime, folder: Path, place: Path) -> None:
@@ -73,22 +71,23 @@ def standing(host: Daemon) -> tuple[bool, bool, str]:
     return failed, pushed["digest"].startswith("sha256:"), pushed["reference"]
 
 
+def key_is_asked_for(key: Path, environ: dict[str, str]) -> None:
+    """See that nothing is pushed without a key, nor with one that others can read; that one is there now."""
+    told = ran(environ)
+    assert (told.returncode, f"xpucachectl bundle keygen {key}" in told.stderr) == (66, True)
+    done(MakeKey(key))
+    key.with_suffix(".key").chmod(0o644)
+    told = ran(environ)
+    assert told.returncode != 0
+    assert "can be read by others" in told.stderr
+
+
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[RealRegistry]:
     place = tmp_path / "registry"
     place.mkdir()
     with registries.real(place) as one:
         yield one
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Path:
-    """Return a folder with the command that the unit starts."""
-    place = tmp_path / "bin/xpucachectl"
-    place.parent.mkdir()
-    place.write_text(f'#!/bin/sh\nexec {sys.executable} -m xpucached.cli "$@"\n')
-    place.chmod(0o755)
-    return place.parent
 
 
 def test_what_was_made_here_is_known_to_the_catalog_alone(tmp_path: Path) -> None:
@@ -103,26 +102,11 @@ def test_what_was_made_here_is_known_to_the_catalog_alone(tmp_path: Path) -> Non
     assert not bundle.exists()
 
 
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
-    tmp_path.chmod(0o700)
-    told = subprocess.run(
-        ["/usr/bin/systemd-analyze", "--user", "verify", UNIT, UNIT.with_suffix(".timer")],
-        env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (told.returncode, told.stderr) == (0, "")
-
-
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
 def test_only_what_was_compiled_here_goes_out_once_and_says_nothing_of_the_host(
     runtime: Callable[[str], Runtime],
     registry: RealRegistry,
-    command: Path,
     home: Path,
     short_dir: Path,
     tmp_path: Path,
@@ -135,33 +119,28 @@ def test_only_what_was_compiled_here_goes_out_once_and_says_nothing_of_the_host(
     shutil.copy(tmp_path / "release.pub", config / "trust.d")
 
     with daemon(home, short_dir) as host:
-        driven(host, real, tmp_path / "driver", f"[bundles]\nfolder = '{folder}'\n")
+        user, node = pwd.getpwuid(os.geteuid()).pw_name, os.uname().nodename.casefold()
+        place = f"{registry.host}/made/{user}:{node}"
+        to = f"{registry.host}/made/{{user}}:{{host}}"
+        driven(host, real, tmp_path / "driver", f"[bundles]\nfolder = '{folder}'\npush = '{to}'\n")
         host.start()
         host.until(lambda: len(host.rows("ls", "--origin", "rebuilt")) == len(RECIPES))
         host.until(lambda: len(host.rows("ls", "--origin", "imported")) == len(CAME))
         registries.log_in(home / ".docker", registry.host)
         environ = host.environment | {
-            "PATH": f"{command}:{os.environ['PATH']}",
             "SSL_CERT_FILE": str(registry.ca_file),
             "DOCKER_CONFIG": str(home / ".docker"),
         }
-        place, cache = f"{registry.host}/made/here:v1", tmp_path / "cache"
-        (cache / "xpucached-push").mkdir(parents=True)
-        done(MakeKey(config / "push"))
-        (config / "push.key").chmod(0o644)
-        told = ran(config.parent, cache, place, environ)
-        assert told.returncode != 0
-        assert "can be read by others" in told.stderr
-        (config / "push.env").write_text(f"REFERENCE={place}\n")
-        assert standing(host) == (True, False, "")
+        key_is_asked_for(config / "push", environ)
+        assert standing(host) == (True, False, place)
         (config / "push.key").chmod(0o600)
 
-        told = ran(config.parent, cache, place, environ)
+        told = ran(environ)
         assert (told.returncode, told.stderr) == (0, "")
         assert standing(host) == (False, True, place)
         kept = content(registry.storage)
         # The same again is not signed again, nor sent.
-        told = ran(config.parent, cache, place, environ)
+        told = ran(environ)
         assert (told.returncode, told.stderr) == (0, "")
         assert content(registry.storage) == kept
 
@@ -182,7 +161,7 @@ def test_only_what_was_compiled_here_goes_out_once_and_says_nothing_of_the_host(
         back = json.loads(host.ctl("bundle", "import", str(tmp_path / "pulled"), "--json").stdout)["data"]
         assert (back["published"], back["present"]) == (0, len(RECIPES))
         assert len(host.rows("ls", "--origin", "rebuilt")) == len(RECIPES)
-        told = ran(config.parent, cache, place, environ)
+        told = ran(environ)
         assert (told.returncode, content(registry.storage)) == (0, kept)
 
         # Another user who trusts that key takes the programs as they are.

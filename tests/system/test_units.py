@@ -37,6 +37,7 @@ OTHERS: Final = (
     "xpucached-refresh.service",
     "xpucached-pull.service",
 )
+PUSHES: Final = ("xpucached-push.service", "xpucached-push.timer")
 FOLDERS: Final = {"system": SYSTEMD, "user": SYSTEMD / "user"}
 GENERATOR: Final = Path("/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator")
 
@@ -61,7 +62,7 @@ def directives(path: Path) -> dict[str, list[str]]:
 def installed(where: str, place: Path, *extra: str) -> list[Path]:
     """Copy the units of one folder to where the commands are known, with further lines for the service."""
     paths = []
-    for name in UNITS if where == "user" else (*UNITS, *OTHERS):
+    for name in (*UNITS, *(PUSHES if where == "user" else OTHERS)):
         text = (FOLDERS[where] / name).read_text(encoding="utf-8")
         text = text.replace("ExecStart=xpucached ", f"ExecStart={Path(sys.executable).with_name('xpucached')} ")
         text = text.replace("ExecStart=xpucachectl", f"ExecStart={Path(sys.executable).with_name('xpucachectl')}")
@@ -240,6 +241,18 @@ def test_bundles_are_fetched_before_the_daemon_is_told_and_lie_where_workers_loo
     assert (unit["ProtectHome"], unit["User"]) == (["yes"], ["xpucached-pull"])
     # What is copied there while it is read is no memory of the unit's, which has no more than one layer may have.
     assert "TMPDIR=/var/tmp" in unit["Environment"]
+
+
+def test_what_was_compiled_here_is_pushed_only_where_a_user_enabled_that() -> None:
+    unit, timer = (directives(SYSTEMD / "user" / name) for name in PUSHES)
+    given = arguments.parse(shlex.split(unit["ExecStart"][0])[1:])
+
+    assert (given.verb, given.scope) == ("bundle send", "user")
+    # Nothing starts it but its timer, which no other unit brings along.
+    assert ("WantedBy" in unit, timer["WantedBy"]) == (False, ["timers.target"])
+    assert not (SYSTEMD / "user-preset").exists()
+    others = [path for path in SYSTEMD.rglob("*.*") if path.is_file() and path.name not in PUSHES]
+    assert not [path.name for path in others if "xpucached-push" in path.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("uid", [0, -1])

@@ -23,6 +23,7 @@ from xpucached.domain.bundles import (
     PullBundle,
     PushBundle,
     ReplayBundle,
+    SendBundle,
 )
 from xpucached.domain.fleet import AskFingerprint, DiffFleet, FleetOrder
 from xpucached.errors import DiskError, XpucachedError
@@ -87,6 +88,10 @@ def carry_out(  # noqa: PLR0911 - one for each order
             from xpucached.bundling import fetching  # noqa: PLC0415 - see above
 
             return fetching.fetch(order, progress)
+        case SendBundle():
+            from xpucached.bundling import sending  # noqa: PLC0415 - see above
+
+            return sending.send(progress)
 
 
 def _of_fleet(order: FleetOrder, progress: Progress) -> object:
@@ -120,12 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 case AskFingerprint() | DiffFleet():
                     say({"report": _of_fleet(order, progress)})
                 case _:
-                    from xpucached.bundling import pushing  # noqa: PLC0415 - as in `carry_out`
-
-                    def done() -> BundleReport:
-                        return carry_out(order, progress, lambda one: say({"came": one}))
-
-                    say({"report": pushing.noted(order, done)})
+                    say({"report": carry_out(order, progress, lambda one: say({"came": one}))})
         except OSError as error:
             refused = DiskError(str(error))
             say({"error": {"code": refused.code, "message": refused.message, "hint": ""}})

@@ -7,7 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from xpucached.domain.bundles import CompilerLibrary
     from xpucached.domain.targets import Target
     from xpucached.settings import Settings
+
+
+WORKERS: Final = Path("/var/lib/xpucached-worker")
+"""Where workers of the host's service keep what they know, each in a directory that is its user's alone."""
+
+CATALOG: Final = "catalog.sqlite"
 
 
 class UsedDriver(Struct, frozen=True):
@@ -62,11 +68,25 @@ class UsedDriver(Struct, frozen=True):
 def settings(*, user: bool = True) -> Settings:
     """Read the settings of this user, or of the host.
 
-    Without a place for a socket, as in the build of an image, it is the usual one.
+    Without a place for a socket, as in the build of an image, it is the usual one.  Of the catalogs that this user's
+    own daemon and a worker of the host's service keep for him, the one that was written last counts.
     """
     environ = {name: text for name, text in os.environ.items() if name.startswith(("XPUCACHED_", "XDG_", "HOME"))}
     environ.setdefault("XDG_RUNTIME_DIR", "/run/user/none")
-    return loading.load(None, user=user, environ=environ)
+    found = loading.load(None, user=user, environ=environ)
+    worker = WORKERS / str(os.geteuid())
+    if user and _written(worker) > _written(found.paths.state):
+        return replace(found, paths=replace(found.paths, state=worker))
+    return found
+
+
+def _written(state: Path) -> float:
+    """Return when the catalog in a directory was written last; 0 if there is none."""
+    times = [0.0]
+    for name in (CATALOG, f"{CATALOG}-wal"):
+        with contextlib.suppress(OSError):
+            times.append((state / name).stat().st_mtime)
+    return max(times)
 
 
 @contextlib.contextmanager

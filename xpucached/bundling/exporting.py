@@ -44,6 +44,10 @@ _REVOKED: Final = "what it came with is revoked here"
 _OWN_OPTIONS: Final = "its build options may say something of this host"
 
 
+class Nothing(NotFound):
+    """There is nothing to export."""
+
+
 class _Export:
     def __init__(self, order: ExportBundle, layout: LayoutWriter, chosen: Selected, progress: Progress) -> None:
         self._order = order
@@ -249,7 +253,7 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
         if recipes is not None:
             made.append(recipes)
         if not made:
-            raise NotFound(f"nothing can travel: {_words(export_.skipped)}")
+            raise Nothing(f"nothing can travel: {_words(export_.skipped)}")
         sign_all(layout, made, key)
         layout.finish()
     made_bundle = members.opened(order.dest)
@@ -258,9 +262,9 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
     return ExportReport(view, dict(export_.skipped), export_.recipe_count, tuple(notes))
 
 
-def _nothing(order: ExportBundle) -> NotFound:
+def _nothing(order: ExportBundle) -> Nothing:
     origin = " --origin rebuilt" if order.made_here else ""
-    return NotFound("no entry matches: there is nothing to export", hint=f"see: xpucachectl ls{origin}")
+    return Nothing("no entry matches: there is nothing to export", hint=f"see: xpucachectl ls{origin}")
 
 
 @contextlib.contextmanager

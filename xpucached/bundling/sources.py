@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from xpucached.bundle.revocations import revocations
+from xpucached.bundling.drivers import CATALOG
 from xpucached.bundling.signing import doubtful, key_folders
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.queries import EntryQuery
@@ -62,7 +63,7 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
     from xpucached.catalog.entries import entry_page  # noqa: PLC0415 - see above
     from xpucached.catalog.recipes import RecipeStore  # noqa: PLC0415 - see above
 
-    path = settings.paths.state / "catalog.sqlite"
+    path = settings.paths.state / CATALOG
     if not path.exists():
         hint = "name a store: --store DIR"
         raise NotFound(f"{path}: there is no catalog, because no daemon of this user ran yet", hint=hint)
@@ -94,7 +95,7 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
 
 def _revoked(known: Revocations, settings: Settings) -> frozenset[EntryId]:
     """Return what the catalog, if there is one, knows to have come with what is revoked."""
-    path = settings.paths.state / "catalog.sqlite"
+    path = settings.paths.state / CATALOG
     if not known.digests or not path.exists():
         return frozenset()
     from xpucached.catalog import Catalog  # noqa: PLC0415 - as in `selected`

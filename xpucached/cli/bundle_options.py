@@ -69,6 +69,7 @@ def add(
     )
     _reaches(one, path, seconds)
     verb("fetch", "copy the bundles that the configuration names (bundles.pull)", within, "bundle fetch")
+    verb("send", "push what this host compiled to where the configuration says (bundles.push)", within, "bundle send")
     one = verb("keygen", "make a key to sign bundles with", within, "bundle keygen")
     one.add_argument("name", metavar="NAME", type=path, help="of the two files: NAME.key and NAME.pub")
     one = verb("inspect", "say what is in a bundle", within, "bundle inspect")

@@ -35,6 +35,7 @@ from xpucached.domain.bundles import (
     PushBundle,
     RegistryAccess,
     ReplayBundle,
+    SendBundle,
 )
 from xpucached.domain.imports import EntriesCame, together
 from xpucached.errors import RequestError, RunFailed, XpucachedError
@@ -159,6 +160,7 @@ ORDERS: Final[Mapping[str, Callable[[Namespace], BundleOrder]]] = {
     ),
     "bundle pull": lambda given: PullBundle(given.reference, given.dest, _access(given)),
     "bundle fetch": lambda given: FetchBundles(_is_system(given)),
+    "bundle send": lambda _: SendBundle(),
     "bundle keygen": lambda given: MakeKey(given.name),
     "bundle diff": lambda given: DiffBundles((given.first, given.second)),
 }
@@ -245,7 +247,7 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool, came: list[EntriesCam
         lines = stack.enter_context(os.fdopen(os.dup(answers), "rb"))
         command = [*child.module("xpucached.bundling"), "--order", str(orders), "--fd", str(theirs)]
         more = {one: os.environ[one] for one in os.environ if one.startswith(_OURS)}
-        if isinstance(order, PushBundle | PullBundle | FetchBundles):
+        if isinstance(order, PushBundle | PullBundle | FetchBundles | SendBundle):
             more |= credential_helper.variables(os.environ)
         started = child.start(
             command,

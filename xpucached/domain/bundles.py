@@ -217,6 +217,10 @@ class FetchBundles(Struct, frozen=True, tag="fetch", tag_field="order"):
     system: bool = False  #: the host's configuration, and not this user's
 
 
+class SendBundle(Struct, frozen=True, tag="send", tag_field="order"):
+    """Push what this host compiled to where this user's configuration says."""
+
+
 BundleOrder = (
     ExportBundle
     | InspectBundle
@@ -228,6 +232,7 @@ BundleOrder = (
     | PushBundle
     | PullBundle
     | FetchBundles
+    | SendBundle
 )
 
 
@@ -346,7 +351,7 @@ class PushReport(Struct, frozen=True, tag="push", tag_field="kind"):
     """What a registry has now."""
 
     reference: str
-    digest: str  #: of the index
+    digest: str  #: of the index; empty: there was nothing to push
     sent: int  #: blobs that were sent
     mounted: int  #: blobs that another repository had
     present: int  #: blobs that were there

@@ -11,7 +11,7 @@ from xpucached.domain.host import Problem
 from xpucached.domain.names import AwareDatetime
 
 _LONGEST: Final = timedelta(days=1)
-"""The example's timer pushes four times a day."""
+"""The unit's timer pushes four times a day."""
 _UNIT: Final = "journalctl --user --unit xpucached-push.service"
 
 
@@ -38,5 +38,5 @@ def trouble(last: PushOutcome | None, set_up: datetime | None, started: datetime
     if max(set_up, started, set_up if last is None else last.at) + _LONGEST > now:
         return None
     when = "none yet" if last is None else f"the last one at {last.at:%Y-%m-%d %H:%M %Z}"
-    hint = f"see: systemctl --user list-timers; {_UNIT}; to push nothing any more, remove push.env"
+    hint = f"see: systemctl --user list-timers; {_UNIT}; to push nothing any more, unset bundles.push"
     return Problem("push-overdue", f"what was compiled here is to be pushed, and for a day no push ended: {when}", hint)

@@ -14,9 +14,10 @@ from xpucached.domain.pushes import PushOutcome
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from xpucached.settings import Settings
+
 NAME: Final = "push.json"
-_SET_UP: Final = ("push.key", "push.env")
-"""Files without which the unit does nothing."""
+_KEY: Final = "push.key"
 _LARGEST: Final = 16 << 10
 _LONGEST: Final = 1000
 
@@ -37,10 +38,17 @@ def last(state: Path) -> PushOutcome | None:
         return None
 
 
-def set_up(config: Path) -> datetime | None:
-    """Return since when pushes are set up beside a configuration; None if they are not."""
-    try:
-        times = [(config / name).stat().st_mtime for name in _SET_UP]
-    except OSError:
+def key(settings: Settings) -> Path:
+    """Return where the key is that signs what is pushed."""
+    return settings.file.parent / _KEY
+
+
+def set_up(settings: Settings) -> datetime | None:
+    """Return since when pushes are set up; None if they are not."""
+    if settings.bundles.push == "off":
         return None
+    times = [0.0]
+    for path in (settings.file, key(settings)):
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
     return datetime.fromtimestamp(max(times), UTC)

@@ -83,6 +83,8 @@ def _fetched(one: FetchedBundle) -> str:
 
 
 def _pushed(of: PushReport) -> str:
+    if not of.digest:
+        return f"nothing was compiled here from recipes for this driver: nothing was sent to {plain(of.reference)}"
     if not of.sent + of.mounted + of.present:
         return f"{plain(of.reference)} names {of.digest} already: nothing was sent"
     mounted = f", {of.mounted} linked from another repository" if of.mounted else ""

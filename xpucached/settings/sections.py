@@ -16,7 +16,7 @@ from xpucached import sockets
 from xpucached.domain.bounds import DAY, Duration
 from xpucached.domain.names import KindName
 from xpucached.settings import store_places
-from xpucached.settings.values import folders, mode, names, references, socket_address
+from xpucached.settings.values import folders, mode, names, reference, references, socket_address
 
 
 class Paths(Struct, frozen=True):
@@ -84,11 +84,12 @@ class Workers(Struct, frozen=True):
 
 
 class Bundles(Struct, frozen=True):
-    """Bundles that come by themselves."""
+    """Bundles that come and go by themselves."""
 
     pull: Annotated[tuple[str, ...], references] = ()  #: where they are in registries
     folder: Path = Path("/var/cache/xpucached-bundles")  #: where they lie on this host
     take: bool = True  #: whether what lies there is taken in before anything is compiled
+    push: Annotated[str, reference] = "off"  #: where what this host compiled goes; ``{user}`` and ``{host}`` are filled in
 
 
 class Metrics(Struct, frozen=True):

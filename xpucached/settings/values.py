@@ -283,6 +283,13 @@ def folders(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def reference(value: object) -> str:
+    """Read a place in a registry, or ``off``."""
+    if not isinstance(value, str) or (value != "off" and not value.count("/")):
+        raise Unexpected('expected "off", or a place in a registry, such as "registry.example.com/made/{user}:{host}"')
+    return value
+
+
 def references(value: object) -> tuple[str, ...]:
     """Read places in registries."""
     if not isinstance(value, list) or not all(isinstance(one, str) and one.count("/") for one in value):

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from xpucached.bundling import drivers, pushing
-from xpucached.domain.bundles import ExportBundle, PullBundle, PushBundle, PushReport
+from xpucached.bundling import drivers, exporting, registries, sending
+from xpucached.domain.bundles import ExportBundle, PushBundle, PushReport
 from xpucached.domain.pushes import PushOutcome, trouble
-from xpucached.errors import NotFound, RegistryError
+from xpucached.errors import Conflict, DiskError, NotFound, RegistryError, RequestError, XpucachedError
 from xpucached.host import pushes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from xpucached.domain.bundles import BundleOrder, BundleReport
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 HOUR, WEEK = timedelta(hours=1), timedelta(days=7)
-SENT = PushReport("host/made:v1", "sha256:00", 4, 0, 0, 9, 1)
+PLACE = "host.example/made:v1"
+SENT = PushReport(PLACE, "sha256:00", 4, 0, 0, 9, 1)
 
 
 def code(last: PushOutcome | None, set_up: datetime | None = NOW - WEEK, started: datetime = NOW - WEEK) -> str:
@@ -44,14 +46,15 @@ def test_it_is_none_where_all_is_well_or_nobody_knows_better() -> None:
     assert code(PushOutcome(NOW - WEEK), started=NOW - HOUR) == ""
 
 
-def test_it_is_set_up_where_both_files_are(tmp_path: Path) -> None:
-    assert pushes.set_up(tmp_path) is None
-    (tmp_path / "push.key").touch()
-    assert pushes.set_up(tmp_path) is None
-    (tmp_path / "push.env").touch()
-    os.utime(tmp_path / "push.key", (1, 1))
-    os.utime(tmp_path / "push.env", (2, 2))
-    assert pushes.set_up(tmp_path) == datetime.fromtimestamp(2, UTC)
+def test_it_is_set_up_where_the_configuration_says_where_to(home: Path) -> None:
+    config = home / ".config/xpucached"
+    config.mkdir(parents=True)
+    (config / "push.key").touch()
+    assert pushes.set_up(drivers.settings()) is None
+    (config / "xpucached.toml").write_text("[bundles]\npush = 'host.example/made:v1'\n")
+    os.utime(config / "push.key", (1, 1))
+    os.utime(config / "xpucached.toml", (2, 2))
+    assert pushes.set_up(drivers.settings()) == datetime.fromtimestamp(2, UTC)
 
 
 @pytest.fixture
@@ -62,40 +65,95 @@ def state(home: Path) -> Path:
     return place
 
 
-def ended(order: BundleOrder, with_: Exception | BundleReport) -> None:
-    def carry_out() -> BundleReport:
-        if isinstance(with_, Exception):
-            raise with_
-        return with_
-
-    if isinstance(with_, Exception):
-        with pytest.raises(type(with_)):
-            pushing.noted(order, carry_out)
-    else:
-        assert pushing.noted(order, carry_out) is with_
+def configured(home: Path, push: str) -> None:
+    config = home / ".config/xpucached"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "xpucached.toml").write_text(f"[bundles]\npush = '{push}'\n")
 
 
-def test_how_it_ended_is_remembered(state: Path, tmp_path: Path) -> None:
-    def told(order: BundleOrder, with_: Exception | BundleReport) -> tuple[str, str, str] | None:
-        ended(order, with_)
+def test_how_it_ended_is_remembered(state: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(exported: Exception | None, pushed: Exception | PushReport = SENT) -> tuple[str, str, str]:
+        def export(order: ExportBundle, _: object) -> None:
+            assert (order.made_here, order.sign) == (True, str(home / ".config/xpucached/push.key"))
+            if exported is not None:
+                raise exported
+            order.dest.mkdir()
+
+        def push(order: PushBundle, _: object) -> PushReport:
+            assert (order.reference, order.if_changed, order.source.is_dir()) == (PLACE, True, True)
+            if isinstance(pushed, Exception):
+                raise pushed
+            return pushed
+
+        monkeypatch.setattr(exporting, "export", export)
+        monkeypatch.setattr(registries, "push", push)
+        with contextlib.suppress(XpucachedError, OSError):
+            sending.send(lambda *_: None)
+        assert list(home.rglob(".cache/xpucached/push/*")) == []
         last = pushes.last(state)
-        return None if last is None else (last.reference, last.digest, last.error)
+        assert last is not None
+        return last.reference, last.digest, last.error
 
-    export, push = ExportBundle(tmp_path, made_here=True), PushBundle(tmp_path, "host/made:v1", if_changed=True)
-    refused = RegistryError("it did not answer")
-    for order in (ExportBundle(tmp_path), PushBundle(tmp_path, "host/made:v1"), PullBundle("host/x", tmp_path)):
-        assert told(order, refused) is None
-    assert told(export, NotFound("no entry matches")) == ("", "", "")
-    assert told(export, OSError("disk")) == ("", "", "disk")
-    assert told(push, NotFound("no such file")) == ("host/made:v1", "", "no such file")
-    assert told(push, refused) == ("host/made:v1", "", "it did not answer")
-    assert told(push, SENT) == ("host/made:v1", "sha256:00", "")
+    configured(home, PLACE)
+    assert "there is no key" in told(None)[2]
+    (home / ".config/xpucached/push.key").touch()
+    assert told(exporting.Nothing("no entry matches")) == ("", "", "")
+    assert told(NotFound("no such key")) == (PLACE, "", "no such key")
+    assert told(OSError("disk")) == (PLACE, "", "disk")
+    assert told(None, RegistryError("it did not answer")) == (PLACE, "", "it did not answer")
+    assert told(None) == (PLACE, SENT.digest, "")
     assert [path.name for path in state.iterdir()] == [pushes.NAME]
 
 
-def test_where_no_daemon_ran_nothing_is_made(home: Path, tmp_path: Path) -> None:
+def test_each_user_of_each_host_may_have_a_place_of_its_own(home: Path) -> None:
     before = sorted(home.rglob("*"))
-    ended(PushBundle(tmp_path, "host/made:v1", if_changed=True), SENT)
+    user, host = pwd.getpwuid(os.geteuid()).pw_name, os.uname().nodename.casefold()
+    assert sending._filled_in("host.example/made/{user}:{host}") == f"host.example/made/{user}:{host}"
+    with pytest.raises(RequestError, match="no place in a registry"):
+        sending._filled_in("host.example/{other}:v1")
+    with pytest.raises(RequestError, match="names no place"):
+        sending.send(lambda *_: None)
+    assert sorted(home.rglob("*")) == before
+
+
+def test_one_pushes_at_a_time_and_what_a_killed_one_left_goes(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "push"
+    (folder / "made/blobs").mkdir(parents=True)
+    with sending._folder(folder) as first:
+        assert list(first.iterdir()) == []
+        (first / "made").mkdir()
+        with pytest.raises(Conflict, match="another one pushes"), sending._folder(folder):
+            pass
+        assert (first / "made").is_dir()
+    assert list(folder.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError), sending._folder(tmp_path / "file"):
+        pass
+
+
+def test_of_the_catalogs_of_a_daemon_and_a_worker_the_last_written_counts(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers, "WORKERS", tmp_path / "workers")
+    worker = tmp_path / "workers" / str(os.geteuid())
+    worker.mkdir(parents=True)
+    assert drivers.settings().paths.state == state
+    (worker / drivers.CATALOG).touch()
+    assert drivers.settings().paths.state == worker
+    assert drivers.settings(user=False).paths.state != worker
+    (state / drivers.CATALOG).touch()
+    os.utime(worker / drivers.CATALOG, (1, 1))
+    assert drivers.settings().paths.state == state
+    (worker / f"{drivers.CATALOG}-wal").touch()
+    os.utime(state / drivers.CATALOG, (2, 2))
+    assert drivers.settings().paths.state == worker
+
+
+def test_where_no_daemon_ran_nothing_is_noted(home: Path) -> None:
+    configured(home, "host.example/{other}:v1")
+    before = sorted(home.rglob("*"))
+    with pytest.raises(RequestError):
+        sending.send(lambda *_: None)
     assert sorted(home.rglob("*")) == before
 
 

@@ -226,6 +226,7 @@ idle = "unlimited"
 pull = ["h.example/caches/app:v1"]
 folder = "/b"
 take = false
+push = "h.example/made/{user}:{host}"
 [metrics]
 listen = "[::1]:9845"
 [log]
@@ -277,7 +278,9 @@ def test_every_key_is_read(file: Path) -> None:
     workers = found.workers
     assert (workers.humans, workers.include, workers.exclude) == (False, ("llm", "1005"), ("bob",))
     assert (workers.every, workers.idle) == (7200.0, None)
-    assert found.bundles == Bundles(("h.example/caches/app:v1",), Path("/b"), take=False)
+    assert found.bundles == Bundles(
+        ("h.example/caches/app:v1",), Path("/b"), take=False, push="h.example/made/{user}:{host}"
+    )
     assert found.metrics.listen == "[::1]:9845"
     assert found.log.level == "debug"
     assert len(re.findall(r"^\w+ =", FULL, re.MULTILINE)) == len(keys())
