@@ -245,8 +245,9 @@ def removal(place: Place, *, running: bool) -> Plan:
     before = installed_files.noted(place.record)
     steps = [step for path in sorted(before) if (step := _taken(Path(path), before)) is not None]
     noted = {one.what: before[one.what] for one in steps if one.why == _UNREAD}
-    units = sorted(Path(path).name for path in before if path.endswith(_UNITS))
-    manager = "systemctl --user" if place.user else "systemctl"
+    manager, of = ("systemctl --user", "user") if place.user else ("systemctl", "system")
+    # What the host has put there for its users' managers each of them stops.
+    units = sorted(path.name for path in map(Path, before) if path.suffix in _UNITS and path.parent.name == of)
     if running and units:
         plain = [unit for unit in units if "@." not in unit]
         first = [f"{manager} disable --now {' '.join(plain)}"] if plain else []
