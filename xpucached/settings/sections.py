@@ -89,7 +89,7 @@ class Bundles(Struct, frozen=True):
     pull: Annotated[tuple[str, ...], references] = ()  #: where they are in registries
     folder: Path = Path("/var/cache/xpucached-bundles")  #: where they lie on this host
     take: bool = True  #: whether what lies there is taken in before anything is compiled
-    push: Annotated[str, reference] = "off"  #: where what this host compiled goes; ``{user}`` and ``{host}`` are filled in
+    push: Annotated[str, reference] = "off"  #: where what this host compiled goes, with ``{user}`` and ``{host}``
 
 
 class Metrics(Struct, frozen=True):
