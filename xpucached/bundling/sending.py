@@ -54,7 +54,7 @@ def _filled_in(text: str) -> str:
 
 
 def _sent(where: str, settings: Settings, progress: Progress) -> PushReport:
-    key = pushes.key(settings)
+    key = pushes.key(settings.file)
     if not key.exists():
         hint = f"make one: xpucachectl bundle keygen {quoted(os.fspath(key.with_suffix('')))}"
         raise NotFound(f"{key}: there is no key to sign with", hint=hint)

@@ -14,10 +14,7 @@ from xpucached.domain.pushes import PushOutcome
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xpucached.settings import Settings
-
 NAME: Final = "push.json"
-_KEY: Final = "push.key"
 _LARGEST: Final = 16 << 10
 _LONGEST: Final = 1000
 
@@ -38,17 +35,17 @@ def last(state: Path) -> PushOutcome | None:
         return None
 
 
-def key(settings: Settings) -> Path:
-    """Return where the key is that signs what is pushed."""
-    return settings.file.parent / _KEY
+def key(configuration: Path) -> Path:
+    """Return where the key is that signs what is pushed: beside the file of the configuration."""
+    return configuration.with_name("push.key")
 
 
-def set_up(settings: Settings) -> datetime | None:
-    """Return since when pushes are set up; None if they are not."""
-    if settings.bundles.push == "off":
+def set_up(push: str, configuration: Path) -> datetime | None:
+    """Return since when pushes are set up, by what the configuration says of them; None if they are not."""
+    if push == "off":
         return None
     times = [0.0]
-    for path in (settings.file, key(settings)):
+    for path in (configuration, key(configuration)):
         with contextlib.suppress(OSError):
             times.append(path.stat().st_mtime)
     return datetime.fromtimestamp(max(times), UTC)

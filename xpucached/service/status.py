@@ -113,7 +113,7 @@ class StatusKeeper:
                     catalog.read(driver_changes, 5),
                     catalog.read(unseen_shifts),
                     pushes.last(context.settings.paths.state),
-                    pushes.set_up(context.settings),
+                    pushes.set_up(context.settings.bundles.push, context.settings.file),
                 )
 
         models, summary, stores, changes, shifts, pushed, set_up = await asyncio.to_thread(look)

@@ -46,15 +46,20 @@ def test_it_is_none_where_all_is_well_or_nobody_knows_better() -> None:
     assert code(PushOutcome(NOW - WEEK), started=NOW - HOUR) == ""
 
 
+def since() -> datetime | None:
+    settings = drivers.settings()
+    return pushes.set_up(settings.bundles.push, settings.file)
+
+
 def test_it_is_set_up_where_the_configuration_says_where_to(home: Path) -> None:
     config = home / ".config/xpucached"
     config.mkdir(parents=True)
     (config / "push.key").touch()
-    assert pushes.set_up(drivers.settings()) is None
+    assert since() is None
     (config / "xpucached.toml").write_text("[bundles]\npush = 'host.example/made:v1'\n")
     os.utime(config / "push.key", (1, 1))
     os.utime(config / "xpucached.toml", (2, 2))
-    assert pushes.set_up(drivers.settings()) == datetime.fromtimestamp(2, UTC)
+    assert since() == datetime.fromtimestamp(2, UTC)
 
 
 @pytest.fixture
