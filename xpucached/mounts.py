@@ -22,6 +22,8 @@ _NETWORK: Final = frozenset(
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
 _LINKS: Final = 40
 """As many links as the kernel follows on one way."""
 
@@ -31,6 +33,7 @@ class Mount(NamedTuple):
 
     device: str  #: its number, the same for all places where this file system is mounted
     kind: str  #: of file system
+    root: str = "/"  #: the part of it that stands there
 
 
 _NONE: Final = Mount("", "")
@@ -49,19 +52,28 @@ def mounted(mounts: Path = _MOUNTS) -> dict[str, Mount]:
         fields = head.split(" ")
         if len(fields) < 5 or not tail:  # noqa: PLR2004 - the fifth is the place
             continue
-        place = fields[4]
-        if "\\" in place:
-            place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place)
+        root, place = (_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), one) for one in fields[3:5])
         # The last of several that are mounted in one place hides the others.
-        found[place] = Mount(fields[2], tail.split(" ")[0])
+        found[place] = Mount(fields[2], tail.split(" ")[0], root)
     return found
 
 
 def at(path: str, found: Mapping[str, Mount]) -> Mount:
     """Return on which of these mounts a path lies, links resolved."""
+    return found.get(_place(path, found), _NONE)
+
+
+def inside(path: str, found: Mapping[str, Mount]) -> tuple[str, str]:
+    """Return a path, links resolved, as its file system has it, wherever that is mounted; and this one's number."""
+    place = _place(path, found)
+    mount = found.get(place, _NONE)
+    return mount.device, mount.root.rstrip("/") + path[len(place.rstrip("/")) :]
+
+
+def _place(path: str, found: Mapping[str, Mount]) -> str:
     while path not in found and len(path) > 1:
         path = path.rpartition("/")[0] or "/"
-    return found.get(path, _NONE)
+    return path
 
 
 def way(path: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import mounts
 from xpucached.host import process_times
 
 if TYPE_CHECKING:
@@ -19,19 +20,34 @@ _LONGEST: Final = 8 << 20
 def users(places: Collection[Path]) -> Mapping[Path, str]:
     """Return those of these directories that a program uses, and which: it works there, or has something below open.
 
-    What it has mapped counts, too.  Our own process and those that we may not look into are left out.
+    What it has mapped counts, too, and so does what it has by mounts of its own, as in a container: by another name.
+    Our own process and those that we may not look into are left out.
     """
     found: dict[Path, str] = {}
-    prefixes = {place: os.fsencode(place) + b"/" for place in places}
-    for pid in process_times.pids() if places else ():
+    if not places:
+        return found
+    here = mounts.mounted()
+    seen = {_mounts_of("self"): here}
+    known = [(place, f"{place}/", mounts.inside(os.fspath(place), here)) for place in places]
+    for pid in process_times.pids():
         if pid == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            for used in _used(f"/proc/{pid}"):
-                for place, prefix in prefixes.items():
-                    if place not in found and (used + b"/").startswith(prefix):
-                        found[place] = f"{_name(pid)} (process {pid})"
+            whose = _mounts_of(str(pid))
+            if whose not in seen:
+                seen[whose] = mounts.mounted(Path(f"/proc/{pid}/mountinfo"))
+            for path in _used(f"/proc/{pid}"):
+                used = f"{os.fsdecode(path)}/"
+                device, below = mounts.inside(used, seen[whose])
+                for place, prefix, (on, inner) in known:
+                    if used.startswith(prefix) or (device == on and below.startswith(f"{inner}/")):
+                        found.setdefault(place, f"{_name(pid)} (process {pid})")
     return found
+
+
+def _mounts_of(process: str) -> str:
+    """Return by what those are known that have the same mounts.  Raises OSError."""
+    return os.readlink(f"/proc/{process}/ns/mnt")  # noqa: PTH115 - of many processes
 
 
 def _used(process: str) -> Iterator[bytes]:

@@ -297,6 +297,25 @@ def test_what_a_program_uses_stays_until_it_ends(owner: Owner) -> None:
     assert not owner.told()["net"].registered
 
 
+@pytest.mark.flow
+@pytest.mark.parametrize("below", ["", "triton"])
+def test_what_a_program_uses_by_a_mount_of_its_own_stays(owner: Owner, tmp_path: Path, below: str) -> None:
+    own = fill(owner.models / NAME / "triton")
+    owner.add(NAME)
+    (there := tmp_path / "there").mkdir()
+    steps = 'mount --bind "$1" "$2" && exec 3< "$2/$3" && echo held && exec cat'
+    words = [str(owner.models / NAME / below), str(there), os.path.relpath(own / "0.so", owner.models / NAME / below)]
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", steps, "sh", *words]
+    with subprocess.Popen(inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        if not program.stdout.readline():
+            pytest.skip("no mounts here")
+        (said,) = owner.remove(NAME).values()
+        program.communicate()
+    assert f"(process {program.pid}) uses it" in said
+    assert own.exists()
+
+
 def test_without_a_trash_it_is_gone(owner: Owner) -> None:
     settings = owner.context.settings
     owner.context.settings = replace(settings, policy=replace(settings.policy, trash_keep=0.0))
