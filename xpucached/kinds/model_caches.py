@@ -142,6 +142,8 @@ def take(root: Path, path: Path, note: TrashLabel | None) -> None:
             if its.st_uid != os.geteuid():
                 raise OSError(errno.EPERM, f"it is user {its.st_uid}'s")
         if note is None:
+            # What one that was killed had left of an earlier one.
+            folders.remove(parent, path.name + GONE, status.st_dev)
             os.rename(path.name, path.name + GONE, src_dir_fd=parent, dst_dir_fd=parent)
             folders.remove(parent, path.name + GONE, status.st_dev)
             return

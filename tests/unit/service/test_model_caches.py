@@ -24,7 +24,7 @@ from xpucached.domain.names import ModelName
 from xpucached.domain.plans import EvictionReport
 from xpucached.domain.stores import ModelCache, StoreState
 from xpucached.domain.workloads import RunSpec
-from xpucached.kinds import model_caches
+from xpucached.kinds import model_caches, removal
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.render import caches
 from xpucached.render.text import TextStyle
@@ -324,6 +324,16 @@ def test_without_a_trash_it_is_gone(owner: Owner) -> None:
     assert owner.remove(NAME) == {"net": ""}
     assert list(owner.models.iterdir()) == []
     assert not own.exists()
+
+
+def test_what_one_that_was_killed_left_of_a_directory_goes_with_the_next_one(owner: Owner, tmp_path: Path) -> None:
+    settings = owner.context.settings
+    owner.context.settings = replace(settings, policy=replace(settings.policy, trash_keep=0.0))
+    named = fill(tmp_path / "named")
+    fill(named.with_name(f"named{removal.GONE}"))
+    owner.add(NAME, named)
+    assert owner.remove(NAME, caches=True) == {"named": ""}
+    assert not list(tmp_path.glob("named*"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
