@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, messages
-from xpucached.api import imports
-from xpucached.api.client import refusal
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import connect, hints, terminal
-from xpucached.cli.progress import told_in_steps
+from xpucached.cli import hints, terminal
+from xpucached.cli.bars import told_in_steps
 from xpucached.domain.bundles import (
     Binaries,
     BundleOrder,
@@ -198,6 +196,10 @@ def _tell_daemon(options: Namespace, came: Sequence[EntriesCame]) -> None:
     """Let the daemon note where the entries came from, and look at them; without one they are only found later."""
     if not came:
         return
+    # What asks a daemon takes as long to load as a small bundle to read.
+    from xpucached.api import imports  # noqa: PLC0415 - see above
+    from xpucached.cli import connect  # noqa: PLC0415 - see above
+
     try:
         client, hosts = connect.reach(options)
         with client:
@@ -266,6 +268,8 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool, came: list[EntriesCam
                     case {"report": report}:
                         return report
                     case {"error": {"code": str(code), "message": str(message), "hint": str(hint)}}:
+                        from xpucached.api.client import refusal  # noqa: PLC0415 - as in `_tell_daemon`
+
                         raise refusal(code, message, hint)
                     case _:
                         break

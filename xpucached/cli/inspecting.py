@@ -65,6 +65,6 @@ def _shown(*, quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
     """Give what shows whoever sits at a terminal what is read just now; logs have no use for it."""
     if quiet or not sys.stderr.isatty():
         return nullcontext(lambda _name: None)
-    from xpucached.cli.progress import told_what_is_read  # noqa: PLC0415 - slow to load
+    from xpucached.cli.bars import told_what_is_read  # noqa: PLC0415 - slow to load
 
     return told_what_is_read(quiet=quiet)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from xpucached.api import requests
 from xpucached.cli import connect
-from xpucached.cli.progress import told_what_is_read
+from xpucached.cli.bars import told_what_is_read
 from xpucached.domain.models import check_name
 from xpucached.domain.stores import StoreOrigin
 from xpucached.domain.workloads import Loader

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached.api import requests
 from xpucached.cli import hints
+from xpucached.cli.bars import bar
 from xpucached.domain.jobs import JobState
 from xpucached.errors import NotFound, Restarted, Unavailable
 from xpucached.printing import plain
@@ -185,54 +186,5 @@ class _LineProgress:
 
 @contextmanager
 def _live() -> Iterator[Callable[[Job], None]]:
-    with _bar() as update:
+    with bar() as update:
         yield lambda job: update(job.progress.done, job.progress.total, jobs.progress(job, datetime.now(UTC)))
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int, str], None]]:
-    # Most commands never watch anything, and rich takes longer to load than they take to run.
-    from rich.console import Console  # noqa: PLC0415 - see above
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
-
-    # Its escapes are its own; what it writes about a job is safe already.
-    console = Console(file=sys.__stderr__, highlight=False, markup=False)
-    columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-
-        def show(done: int, total: int, words: str) -> None:
-            progress.update(task, description=plain(words), completed=done, total=total or None)
-
-        yield show
-
-
-@contextmanager
-def told_in_steps(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """Give what shows how far something is that is no job: how much is done, of how much, and of what."""
-    if quiet or not sys.stderr.isatty():
-        said: list[str] = []
-
-        def line(_done: int, _total: int, words: str) -> None:
-            if not quiet and said[-1:] != [words]:
-                said.append(words)
-                print(plain(words), file=sys.stderr, flush=True)
-
-        yield line
-        return
-    with _bar() as update:
-        yield update
-
-
-@contextmanager
-def told_what_is_read(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Give what shows whoever sits at a terminal what is read just now; logs have no use for it."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _name: None
-        return
-    with _bar() as update:
-        yield lambda name: update(0, 0, plain(name)[-_LONGEST_NAME:])
-
-
-_LONGEST_NAME: Final = 50
-"""Characters of a path that fit beside the bar: its end says most."""
