@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 PACKAGE: Final = Path(__file__).resolve().parents[2] / "xpucached"
 
 _NAMES: Final = (
-    *("xpucached", "json", "ctypes", "argparse", "resource", "contextlib", "struct", "pathlib"),
+    *("xpucached", "json", "ctypes", "argparse", "resource", "contextlib", "struct", "pathlib", "hashlib"),
     *("sitecustomize", "usercustomize", "probe", "typing", "sqlalchemy"),
 )
 """What programs of ours import, and what Python imports by itself."""
@@ -211,8 +212,9 @@ def unpack_a_package(lair: Path) -> None:
         unpacking.unpack(package, lair.parent / "into", UnpackLimits(seconds=30.0), threading.Event())
 
 
-def compare_versions(_lair: Path) -> None:
+def ask_of_packages(lair: Path) -> None:
     package_tools.Versions("deb").holds("1", "lt", "2")
+    assert len(package_tools._sha256(lair / "startup")) == len(hashlib.sha256().hexdigest())
 
 
 def ask_for_an_account(lair: Path) -> None:
@@ -248,7 +250,7 @@ WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "cli/installed_files.py": set_up,
     "cli/bundles.py": look_at_a_bundle,
     "processes/unpacking.py": unpack_a_package,
-    "host/package_tools.py": compare_versions,
+    "host/package_tools.py": ask_of_packages,
     "processes/credential_helper.py": ask_for_an_account,
     "service/taking.py": take_a_bundle_in,
     "cli/dry_imports.py": look_for_modules,

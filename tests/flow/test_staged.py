@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shutil
@@ -139,13 +140,30 @@ def test_what_somebody_else_could_have_put_there_is_not_opened(
 def test_what_the_lists_know_otherwise_is_not_opened(archives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = package(archives, "libigc2", "2.1")
     monkeypatch.undo()
-    digest = package_tools._sha256(one)
+    digest = hashlib.sha256(one.read_bytes()).hexdigest()
     file = package_tools.read_deb(one)
     assert file is not None
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/apt-cache")
     for said, differs in ((digest, False), ("0" * 64, True), ("", False)):
         monkeypatch.setattr(tools, "output", lambda _words, said=said: f"SHA256: {said}\n")
         assert package_tools.differs_from_lists(file) is differs
+
+
+@needs_dpkg
+def test_what_cannot_be_compared_with_the_lists_is_not_taken_and_is_compared_again(
+    archives: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = package(archives, "libigc2", "2.1")
+    other = one.parent
+
+    def compare(_file: package_tools.PackageFile) -> bool:
+        return package_tools._sha256(other) != ""
+
+    monkeypatch.setattr(package_tools, "differs_from_lists", compare)
+    words = f"{one} is not looked at: who reads its content ended with status 1"
+    assert found(archives) == staged.Lying((), (words,))
+    monkeypatch.setattr(package_tools, "differs_from_lists", lambda _file: False)
+    assert names(found(archives)) == [("libigc2", "2.1", "2.0")]
 
 
 @needs_dpkg

@@ -5,7 +5,7 @@ Nothing is installed by any of these questions, and no script of a package is ru
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import os
 import re
 import shutil
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _FIELDS: Final = ("Package", "Version", "Architecture", "Pre-Depends", "Depends", "Installed-Size")
 _LONGEST: Final = 256
 _PATIENCE: Final = 10.0
-_PIECE: Final = 1 << 20
+_DIGEST: Final = Path(__file__).resolve().parents[1] / "libexec" / "file_digest.py"
+_READING: Final = 100.0  # seconds for a package's content, less than a look may take
 _MAGIC: Final = b"!<arch>\n"
 _HEAD: Final = 60
 _SIZES: Final = slice(48, 58)
@@ -135,7 +136,10 @@ def _dependencies(text: str) -> tuple[tuple[tuple[str, str, str], ...], ...]:
 
 
 def differs_from_lists(file: PackageFile) -> bool:
-    """Return whether the package lists know this version with another content; what they do not know, they do not."""
+    """Return whether the package lists know this version with another content; what they do not know, they do not.
+
+    Raises OSError where the content cannot be read.
+    """
     package = file.package
     if shutil.which("apt-cache") is None:
         return False
@@ -146,11 +150,10 @@ def differs_from_lists(file: PackageFile) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
+    done = child.run([*child.python(_DIGEST), os.fspath(path)], variables={}, seconds=_READING)
+    if done.status != 0:
+        raise OSError(errno.EIO, f"who reads its content {done.words}", os.fspath(path))
+    return done.output.decode("ascii", "replace").strip()
 
 
 def installed_debs(names: Collection[str]) -> Mapping[str, str]:

@@ -229,8 +229,11 @@ def _is_as_listed(file: PackageFile, refused: list[str]) -> bool:
         if package_tools.differs_from_lists(file):
             refused.append(f"{path} is not looked at: it is not what the package lists know under this version")
             return False
-    except OSError:
+    except FileNotFoundError:
         return False  # removed meanwhile
+    except OSError as error:
+        refused.append(f"{path} is not looked at: {error.strerror}")
+        return False
     if len(_listed) > 4 * _MOST_PACKAGES:
         _listed.clear()
     _listed.add(key)
