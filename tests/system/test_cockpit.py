@@ -9,10 +9,11 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import psutil
 import pytest
 
 from tests import REPOSITORY
@@ -62,6 +63,9 @@ def cockpit(place: Path, host: Path, own: Path) -> Iterator[str]:
         env={
             **os.environ,
             "HOME": str(place),
+            # Its bridge would start what is named here itself, and leave it behind.
+            "DBUS_SESSION_BUS_ADDRESS": f"unix:path={place}/bus",
+            "SSH_AUTH_SOCK": str(place / "agent"),
             "PATH": f"{command.parent}:{os.environ['PATH']}",
             "XDG_DATA_HOME": str(place / "data"),
             "XDG_RUNTIME_DIR": str(place),
@@ -82,6 +86,20 @@ def cockpit(place: Path, host: Path, own: Path) -> Iterator[str]:
     finally:
         program.terminate()
         program.wait(20)
+        end = time.monotonic() + 60
+        while (behind := left(own)) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert behind == []
+
+
+def left(own: Path) -> list[list[str]]:
+    """Return the commands of processes that were told of this socket."""
+    found = []
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            if one.environ().get("XPUCACHED_SOCKET") == str(own) and one.pid != os.getpid():
+                found.append(one.cmdline())
+    return found
 
 
 def shown(page: Page, selector: str) -> None:
