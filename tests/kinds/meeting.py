@@ -81,7 +81,7 @@ def meet(
     with tempfile.TemporaryFile() as told:
         child = subprocess.Popen(
             [runtime.python, "-W", "ignore", "-c", _PROGRAM, *calls],
-            env=runtime.environment(root, trace=True),
+            env=runtime.environment(root, trace=True, plain=True),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=told,

@@ -58,7 +58,7 @@ def without_cache(runtime: Runtime) -> str:
 
 def start(runtime: Runtime, root: Path, seconds: float = 30) -> tuple[int, int, int]:
     """Run a real program; give its exit status, and how many entries it wrote and used."""
-    environment = runtime.environment(root, trace=True)
+    environment = runtime.environment(root, trace=True, plain=True)
     done = subprocess.run(
         [runtime.python, "-W", "ignore", "-c", PROGRAM],
         env=environment,
