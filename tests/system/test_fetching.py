@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -12,6 +13,8 @@ from xpucached.bundle import trust
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.hosts import Machine
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -46,6 +49,7 @@ def test_what_a_registry_has_is_there_before_the_daemon_starts(debian: Path, tmp
         folder = "/var/cache/xpucached-bundles"
         machine.run("install", "-d", "-o", "xpucached", folder, f"{folder}/{'0' * 12}-{'0' * 12}")
 
+        machine.run("useradd", "--create-home", "alice")
         # In this order: what has ended when it is asked for again runs again, and the service waits for that, too.
         machine.run("systemctl", "start", "xpucached-pull.service", "xpucached.service")
         assert machine.show("xpucached-pull.service", "Result") == "success", machine.journal("-u", "xpucached-pull")
@@ -61,7 +65,20 @@ def test_what_a_registry_has_is_there_before_the_daemon_starts(debian: Path, tmp
         # It is nobody whom workers trust, and owns what it fetched alone.
         owners = machine.out("find", "/var", "/etc", "/run", "-user", "xpucached-pull", "-not", "-path", f"{found}/*")
         assert set(owners.split()) == {folder, found}
-        machine.run("useradd", "--create-home", "alice")
         assert '"checked":true' in machine.out("xpucachectl", "bundle", "verify", found, "--json", user="alice")
+        _pushes(machine, place)
         # Whoever says that the driver may have changed has the registry asked before.
         assert "xpucached-pull.service" in machine.show("xpucached-refresh.service", "Wants")
+
+
+def _pushes(machine: Machine, place: str) -> None:
+    """See a user of the host's service push: what was compiled for him the worker's catalog knows."""
+    config = "/home/alice/.config/xpucached"
+    machine.run("mkdir", "-p", config, user="alice")
+    machine.run("xpucachectl", "bundle", "keygen", f"{config}/push", user="alice")
+    machine.write(f"{config}/xpucached.toml", f'[bundles]\npush = "{place.rpartition(":")[0]}-{{user}}:{{host}}"\n')
+    machine.run("xpucachectl", "scan", user="alice")
+    told = json.loads(machine.out("xpucachectl", "bundle", "send", "--json", user="alice"))["data"]
+    host = machine.out("uname", "-n").casefold()
+    assert (told["reference"], told["digest"]) == (f"{place.rpartition(':')[0]}-alice:{host}", "")
+    assert json.loads(machine.out("xpucachectl", "status", "--json", user="alice"))["data"]["pushed"]["error"] == ""

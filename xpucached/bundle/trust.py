@@ -309,7 +309,7 @@ def _verify(signature: bytes, subjects: Sequence[str], store: TrustStore, device
         envelope, hint = _opened(signature)
         key = next((one for one in store.keys if one.hint == hint), None)
         if key is None:
-            return SignatureVerdict(None, "its key is not trusted here", hint)
+            return SignatureVerdict(None, f"its key is not trusted here: {key_digest(hint)}", hint)
         payload = base64.b64decode(messages.text(envelope, "payload", longest=_LARGEST), validate=True)
         (one,) = messages.items(envelope, "signatures", most=1)
         signed = base64.b64decode(messages.text(messages.members(one), "sig", longest=1000), validate=True)

@@ -115,12 +115,13 @@ class _Import(contextlib.ExitStack):
         ours = [each for _, each in self.taken if each.taking is not Taking.LEAVE]
         if self._order.binaries is Binaries.REQUIRE and not any(one.taking is Taking.PUBLISH for one in ours):
             why = next((one.why for _, one in self.taken), "it holds none")
-            raise Unsigned(f"no compiled programs can be taken in: {why}", hint="leave out --binaries=require")
+            hint = "who trusts that key puts it into ~/.config/xpucached/trust.d; or leave out --binaries=require"
+            raise Unsigned(f"no compiled programs can be taken in: {why}", hint=hint)
 
     def _check(self, member: MemberManifest, progress: Progress) -> None:
         """Read all of a member, and remember its recipes.  Raises `BadBundle`."""
         for done, one in enumerate(checked(self._bundle, member), start=1):
-            progress(done, member.facts.entries, f"{member.facts.content}")
+            progress(done, member.facts.entries, f"reading {member.facts.content}")
             if isinstance(one, RecipeLine):
                 self._lines.append(one)
 
@@ -157,7 +158,7 @@ class _Import(contextlib.ExitStack):
         self._staged[member.manifest.digest] = staged
         taken = TakenPlaces(root)
         for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
-            progress(number, member.facts.entries, f"{member.facts.content}")
+            progress(number, member.facts.entries, f"reading {member.facts.content}")
             place = (target, kind.portable.lineage(recipe))
             if taken.has(leaf):
                 self.present += 1

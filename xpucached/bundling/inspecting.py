@@ -59,7 +59,7 @@ def check(bundle: Bundle, progress: Progress) -> None:
 def check_member(bundle: Bundle, member: MemberManifest, progress: Progress) -> None:
     """Read all of a member; as for `check`."""
     for done, _ in enumerate(checked(bundle, member), start=1):
-        progress(done, member.facts.entries, f"{member.facts.content}")
+        progress(done, member.facts.entries, f"reading {member.facts.content}")
 
 
 def checked(bundle: Bundle, member: MemberManifest) -> Iterator[object]:

@@ -57,7 +57,8 @@ def test_a_trusted_key_counts_for_what_it_signed(tmp_path: Path) -> None:
     # A tool that copies wrote the index anew: the member is signed, too.
     assert trust.verify([made], [OTHER, MEMBER], trusted).signer == "release"
     assert trust.verify([made], [OTHER], trusted).why == "its signature is of another bundle"
-    assert trust.verify([made], [INDEX], trust.TrustStore()).why == "its key is not trusted here"
+    unknown = trust.verify([made], [INDEX], trust.TrustStore())
+    assert unknown.why == f"its key is not trusted here: {trust.key_digest(unknown.hint)}"
     assert trust.verify([], [INDEX], trusted).why == "it is not signed"
 
 
