@@ -37,7 +37,7 @@ import psutil
 import pytest
 
 from tests import REPOSITORY
-from tests.support import bundles, forks, hosts
+from tests.support import bundles, forks, hosts, leftovers
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
 from tests.support.faults import Faults, build, with_store
@@ -93,7 +93,7 @@ FOREIGN: Final = (
 SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGIO, signal.SIGPIPE, signal.SIGTERM, signal.SIGXFSZ)
 
 # How long an ended child may take to be reaped, or an ended thread to go.  Only a failing test waits that long.
-PATIENCE: Final = 5.0
+PATIENCE: Final = 20.0
 
 
 # Thousands of tests are collected, and none is garbage: to look for some takes a third of the time, in each process.
@@ -195,6 +195,7 @@ def _nothing_left_behind(home: Path) -> Iterator[None]:
     threads = set(threading.enumerate())
     children = set(_children())
     yield
+    leftovers.close()
     deadline = time.monotonic() + PATIENCE
     while True:
         left = [child for child in _children() if child not in children]
@@ -207,7 +208,8 @@ def _nothing_left_behind(home: Path) -> Iterator[None]:
     names = [_describe(child) for child in left] + [f"thread {thread.name}" for thread in running]
     for child in left:
         child.kill()
-        child.wait()
+        child.wait(PATIENCE)
+    leftovers.let_go(running)
     pytest.fail("left behind: " + "; ".join(names))
 
 

@@ -50,6 +50,22 @@ def test_takes_down(endless):
     raise AssertionError("what is left then never ends")
 """
 
+LEAVES: str = """\
+import concurrent.futures, pytest, threading
+from tests.support import leftovers
+
+@pytest.fixture(autouse=True)
+def left():
+    before = set(threading.enumerate())
+    yield
+    leftovers.let_go(set(threading.enumerate()) - before)
+
+def test_leaves():
+    threading.Thread(target=threading.Event().wait).start()
+    concurrent.futures.ThreadPoolExecutor(1).submit(threading.Event().wait)
+    raise AssertionError("these threads are waited for at the end, and never end")
+"""
+
 SPREAD: Final = (
     "-p",
     "xdist",
@@ -79,6 +95,13 @@ def test_nothing_hangs_for_ever_after_a_test_has_failed(tmp_path: Path, what: st
     (tmp_path / "test_it.py").write_text(what)
     run = nested(tmp_path, "-p", "pytest_timeout", "-p", "tests.support.timeouts", "--timeout", "1", "--reruns", "1")
     assert "Failed: Timeout" in run.stdout, run.stdout + run.stderr
+    assert run.returncode == 1
+
+
+def test_what_a_failed_test_left_running_is_not_waited_for_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(LEAVES)
+    run = nested(tmp_path)
+    assert "1 failed" in run.stdout, run.stdout + run.stderr
     assert run.returncode == 1
 
 

@@ -40,10 +40,11 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a directory whose file system never answers, for which nobody waits long."""
     monkeypatch.setattr(deadlines, "SECONDS", 2.0)
     monkeypatch.setattr(survey, "_FINDING", 2.0)
+    before = set(threading.enumerate())
     with silent_filesystem.mounted(tmp_path / "away") as place:
         yield place
     # They end with the file system.
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name == "patience":
             thread.join()
 

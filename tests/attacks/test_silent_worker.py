@@ -128,5 +128,9 @@ def test_who_is_asked_again_and_again_holds_no_more_threads(short_dir: Path) -> 
             await asyncio.to_thread(host_daemon._user_clients._threads.shutdown)
             assert 1 <= held <= 4, held
 
-        asyncio.run(asks())
-        listening.join()
+        try:
+            asyncio.run(asks())
+        finally:
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+            listening.join()

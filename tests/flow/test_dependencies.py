@@ -625,9 +625,11 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
 
         monkeypatch.setattr("xpucached.host.proofs.os.stat", hang)
         silent = ("its files do not answer: whether they changed is unknown",)
-        for _ in range(3):
-            assert changed() == {"away": silent, "here": (), "old": None}
-        answer.set()
+        try:
+            for _ in range(3):
+                assert changed() == {"away": silent, "here": (), "old": None}
+        finally:
+            answer.set()
         end = time.monotonic() + daemons.PATIENCE
         while changed()["away"] == silent and time.monotonic() < end:
             time.sleep(0.05)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 import pytest
 
 from tests import REPOSITORY
+from tests.support import leftovers
 from xpucached.watchd import kernel
 from xpucached.watchd.__main__ import _may
 from xpucached.watchd.server import GONE, READ, WRITTEN, WatchServer
@@ -41,15 +42,9 @@ def rights() -> None:
         pytest.skip(f"fanotify on a file system is refused here: {error}")
 
 
-OPEN: Final[list[socket.socket]] = []
-
-
 @pytest.fixture(autouse=True)
-def _rights() -> Iterator[None]:
+def _rights() -> None:
     rights()
-    yield
-    while OPEN:
-        OPEN.pop().close()
 
 
 class Client:
@@ -63,7 +58,7 @@ class Client:
         finally:
             os.seteuid(0)
         self.connection.settimeout(PATIENCE)
-        OPEN.append(self.connection)
+        leftovers.SOCKETS.append(self.connection)
         watch_server.take(other)
         self.heard: list[tuple[int, str, str, int]] = []
         self.lost = False
