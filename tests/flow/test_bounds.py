@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import json
+import mmap
 import os
 import signal
 import struct
@@ -595,6 +596,16 @@ def test_so_many_folders_of_a_program_are_searched_for_its_configuration(monkeyp
 
 
 # -- what a model's program does, and files that it leads to -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "back\\slash", "\\012"])
+def test_whatever_a_mapped_file_is_called_it_is_seen(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(bytes(4096))
+    maps = process_tree.Maps()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        maps.look([os.getpid()])
+    assert str(path) in maps.files
 
 
 def test_maps_of_a_process_tree_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,6 +217,37 @@ def test_whatever_a_directory_is_called_its_files_count(tmp_path: Path, name: st
     assert set(changes(needs, folder)) == {"beside.py was modified", "libops.so was modified"}
 
 
+def test_what_a_directory_holds_by_a_link_counts(tmp_path: Path) -> None:
+    for name, text in (("first", "1"), ("second", "2")):
+        (tmp_path / name / "parts").mkdir(parents=True)
+        (tmp_path / name / "parts/config.json").write_text(text)
+    work, model = tmp_path / "work", tmp_path / "model"
+    work.mkdir()
+    model.mkdir()
+    (model / "unet").symlink_to(tmp_path / "first")
+    # Loops, and ways to where the program itself works, are not gone.
+    (tmp_path / "first/parts/back").symlink_to(model)
+    (model / "self").symlink_to(".")
+    (model / "up").symlink_to(tmp_path)
+    (model / "work").symlink_to(work)
+    (work / "log").touch()
+    of = workload(work, "true", str(model))
+    needs = proven(of)
+    assert {one.path.removeprefix(f"{model}/") for one in needs if one.role is Role.ARGUMENT} == {
+        "unet/parts/config.json"
+    }
+    (model / "unet").unlink()
+    (model / "unet").symlink_to(tmp_path / "second")
+    assert f"{model}/unet/parts/config.json was replaced" in changes(needs, work)
+
+
+def test_a_file_counts_though_its_name_has_two_lines(tmp_path: Path) -> None:
+    (tmp_path / "two\nlines").write_text("1")
+    needs = proven(workload(tmp_path, "true", "two\nlines"))
+    (tmp_path / "two\nlines").write_text("2")
+    assert changes(needs, tmp_path) == ("two\nlines was modified",)
+
+
 def test_nothing_that_is_no_file_is_touched_and_nothing_is_without_bounds(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -385,6 +416,15 @@ def test_what_cannot_be_read_or_looked_at_is_unknown(place: Path) -> None:
     said = changes(needs, place)
     assert any(one.startswith("weights.bin cannot be looked at (Too many levels") for one in said)
     assert any(one.startswith("helper.py was") for one in said)
+
+
+def test_packages_that_cannot_be_listed_are_not_called_unchanged(place: Path) -> None:
+    _, needs = of_place(place)
+    site = place / "env/lib/python3.11/site-packages"
+    shutil.rmtree(site)
+    site.touch()
+    (said,) = (one for one in changes(needs, place) if "which packages" in one)
+    assert said == f"{site} cannot be listed (Not a directory): which packages changed is unknown"
 
 
 @pytest.mark.parametrize("name", ["model", "env/lib/python3.11/site-packages"])

@@ -317,6 +317,15 @@ def test_a_compiler_that_is_not_this_hosts_is_not_taken_for_it(store: Store) -> 
     assert (told.recipes, len(told.created)) == ((), 5)
 
 
+def test_a_trace_that_cannot_be_read_hides_no_other_compiler(store: Store) -> None:
+    assert not recorder.is_of_other_compiler(store, HOST)
+    first = min(store.root.glob("*.trace"))
+    first.unlink()
+    first.mkdir()
+    assert not recorder.is_of_other_compiler(store, HOST)
+    assert recorder.is_of_other_compiler(store, replace(HOST, driver=(replace(LIBRARY, size=1),)))
+
+
 def test_two_cards_of_one_generation_are_told_apart(store: Store) -> None:
     other = replace(CARD, pci_id="0xe20b", answers=tuple(replace(one, device="C") for one in CARD.answers))
     told = recorder.collect(store, frozenset(), replace(HOST, devices=(other, CARD)))

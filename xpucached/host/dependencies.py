@@ -212,7 +212,7 @@ class Needs:
         directory is passed over.
         """
         for text in dict.fromkeys((word, word.partition("=")[2])):
-            if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:
+            if not text or len(text) > _LONGEST or "\0" in text:
                 continue
             path = _plain(os.path.join(self._directory, text))
             try:
@@ -226,7 +226,8 @@ class Needs:
             elif stat.S_ISDIR(mode) and not (works_there and f"{self._directory}/".startswith(f"{path.rstrip('/')}/")):
                 self._folder(path, 0)
 
-    def _folder(self, path: str, depth: int) -> None:
+    def _folder(self, path: str, depth: int, linked: tuple[str, ...] = ()) -> None:
+        """Note what a directory holds; ``linked`` are those that hold the links by which it was come to."""
         if len(self.paths) >= MOST:
             return
         try:
@@ -237,9 +238,16 @@ class Needs:
         for name, folder in found or ():
             inner = os.path.join(path, name)
             if folder and depth < _DEPTH and not name.startswith(".") and name != "__pycache__":
-                self._folder(inner, depth + 1)
-            elif not folder and _is_file(inner) and ordinary(inner):
-                self.add(inner, Role.ARGUMENT)
+                self._folder(inner, depth + 1, linked)
+            elif not folder and ordinary(inner):
+                if _is_file(inner):
+                    self.add(inner, Role.ARGUMENT)
+                elif depth < _DEPTH and not name.startswith(".") and os.path.isdir(inner):
+                    # Not back to where it is linked from, nor to where the program works.
+                    real = f"{os.path.realpath(inner).rstrip('/')}/"
+                    here = (*linked, os.path.realpath(path))
+                    if not any(f"{one}/".startswith(real) for one in (*here, os.path.realpath(self._directory))):
+                        self._folder(inner, depth + 1, here)
 
     # -- Python's modules ---------------------------------------------------------------------------------------------
 

@@ -143,7 +143,8 @@ class _Look:
         for site in sorted(self._sites):
             try:
                 listed = names(site, MOST)
-            except OSError:
+            except OSError as error:
+                said.append(f"{site} cannot be listed ({_words(error)}): which packages changed is unknown")
                 continue
             if listed is None:
                 said.append(f"{site} changed, and holds more than {MOST} names: which packages changed is unknown")

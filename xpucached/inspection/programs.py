@@ -29,14 +29,19 @@ _RELATIVE: Final = {62: 8, 183: 1027}
 _RELA, _RELA_SIZE = 7, 8
 
 _MOST_SEGMENTS: Final = 256
+_MOST_WRITABLE_SEGMENTS: Final = 8
+"""Linkers make two or three."""
 _MOST_WRITABLE: Final = 1 << 30
 _MOST_RELOCATIONS: Final = 1 << 25
 _RELOCATIONS_AT_ONCE: Final = 24 << 16
+_MOST_ROWS: Final = 1 << 22
 _MOST_IMAGES: Final = 1 << 18
 _MOST_KERNELS: Final = 1 << 20
 _MOST_ENTRIES: Final = 1 << 21
 _MOST_NAMES: Final = 1 << 28
 _LONGEST_NAME: Final = 64 << 10
+_MOST_TEXT: Final = 1 << 30
+"""Bytes that are read in search of the ends of names."""
 
 _ROW: Final = re.compile(rb"(?=[\x01-\x03]\x00\x04[\x00-\x04]\x00\x00\x00\x00)", re.DOTALL)
 """The head of a row: its version, the number of the language, a format, and nothing up to the next address."""
@@ -93,11 +98,14 @@ class LinkedProgram:
                 dynamic = (offset, filled)
         self._memory = self._writable(*dynamic)
         self._looked = 0  # entries for kernels
+        self._read = 0  # bytes of texts
 
     def _writable(self, dynamic: int, size: int) -> list[tuple[int, bytearray]]:
         """Return what can be written to, as it is after loading at address 0."""
         parts = [one for one in self.segments if one.writable]
-        if sum(one.size for one in parts) > _MOST_WRITABLE:
+        # Segments that share their bytes would make a small file an endless one.
+        most = min(_MOST_WRITABLE, self._content.size)
+        if sum(one.size for one in parts) > most or len(parts) > _MOST_WRITABLE_SEGMENTS:
             raise Unreadable("it has more writable memory than any program")
         memory = [(one.address, bytearray(self._content.read(one.offset, one.size))) for one in parts]
         rows = self._content.read(dynamic, min(size, 1 << 16))
@@ -136,6 +144,9 @@ class LinkedProgram:
         length = 256
         while True:
             piece = self.loaded(address, length)
+            self._read += len(piece)
+            if self._read > _MOST_TEXT:
+                raise Unreadable("its names are longer than any program's")
             end = piece.find(b"\0")
             if end >= 0:
                 return piece[:end]
@@ -145,12 +156,17 @@ class LinkedProgram:
 
     def images(self) -> Iterator[FoundImage]:
         """Yield the images that it registers, in the order of its memory."""
-        left_kernels, left_bytes, count = _MOST_KERNELS, _MOST_NAMES, 0
+        left_kernels, left_bytes, count, rows = _MOST_KERNELS, _MOST_NAMES, 0, 0
         targets: dict[int, str | None] = {}
         for start, data in self._memory:
             for match in _ROW.finditer(data):
                 at = match.start()
-                if (start + at) % 8 or (row := self._row(data, at, targets)) is None:
+                if (start + at) % 8:
+                    continue
+                rows += 1
+                if rows > _MOST_ROWS:
+                    raise Unreadable("it registers more images than any program")
+                if (row := self._row(data, at, targets)) is None:
                     continue
                 target, first, end, entries, last = row
                 place = self.place(first)

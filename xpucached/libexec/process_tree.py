@@ -116,9 +116,11 @@ class Maps:
         # A library that was replaced while it is mapped has this name no more; data of which that is so was temporary.
         gone = raw.endswith(_GONE)
         raw = raw.removesuffix(_GONE)
-        # The kernel writes a line break in a name as \012; such a name is nobody's library.
-        if (gone and not code) or b"\\" in raw:
+        if gone and not code:
             return
+        # The kernel writes a line break in a name so, and nothing else in another way.
+        if b"\\012" in raw and not os.path.lexists(raw):
+            raw = raw.replace(b"\\012", b"\n")
         try:
             path = raw.decode("utf-8")
         except UnicodeDecodeError:

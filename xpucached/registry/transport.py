@@ -144,8 +144,12 @@ class RegistryAnswer:
     def piece(self) -> bytes:
         """Return some of the body; nothing at its end, or where it breaks off.  Raises `Interrupted`."""
         self._timed.renew()
+        found = bytearray()
         with _interrupted(self.url):
-            return self._response.read(_PIECE)
+            # Not `read`: of a chunk that says it has less than no bytes that takes all that comes.
+            while len(found) < _PIECE and (part := self._response.read1(_PIECE - len(found))):
+                found += part
+        return bytes(found)
 
     def body(self, most: int) -> bytes:
         """Return all of a small body.  Raises `Interrupted`, and `RegistryError` if it is larger."""

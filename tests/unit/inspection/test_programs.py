@@ -76,6 +76,30 @@ def test_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         found(program(*IMAGES))
 
 
+def test_names_and_rows_that_are_looked_at_in_vain_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a million names may have no end, and each address may begin like a row."""
+    monkeypatch.setattr(programs, "_MOST_TEXT", 600)
+    with pytest.raises(Unreadable, match="names are longer"):
+        found(program(("spir64", b"image", ("a", "b", "c"))))
+    monkeypatch.undo()
+    monkeypatch.setattr(programs, "_MOST_ROWS", 2)
+    with pytest.raises(Unreadable, match="more images"):
+        found(program(*(("spir64x!", b"image", ()) for _ in range(3))))
+
+
+def test_segments_that_share_their_bytes_are_refused() -> None:
+    data = bytearray(program(*IMAGES, relocated=False).ljust(0x20000, b"\0"))
+    data[64:] = data[64:].ljust(0x30000, b"\0")
+    (size,) = struct.unpack_from("<H", data, 54)
+    (count,) = struct.unpack_from("<H", data, 56)
+    table = bytes(data[64 : 64 + size * count])
+    shared = struct.pack("<2I6Q", 1, 6, 0x10000, 0x10000, 0x10000, 0x10000, 0x10000, 8)
+    struct.pack_into("<Q", data, 32, len(data))
+    struct.pack_into("<H", data, 56, count + 8)
+    with pytest.raises(Unreadable, match="writable"):
+        found(bytes(data) + table + shared * 8)
+
+
 def test_entries_that_never_end_are_bounded() -> None:
     data = bytearray(program(("spir64", b"image", ("kernel",)), relocated=False))
     row = data.index(struct.pack("<HBBI", 3, 4, 0, 0), 0x10000)

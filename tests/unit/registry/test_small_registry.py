@@ -340,6 +340,21 @@ def test_who_stalls_or_drips_is_given_up(
     registry.released.set()
 
 
+def test_a_chunk_of_less_than_nothing_takes_no_more_than_a_piece(registry: SmallRegistry) -> None:
+    def instead(request: Request) -> bool:
+        request.send_response(200)
+        request.send_header("Transfer-Encoding", "chunked")
+        request.end_headers()
+        request.wfile.write(b"-1\r\n" + bytes(8 << 20))
+        request.close_connection = True
+        return True
+
+    registry.instead = instead
+    asking = Transport(ca_file=None, plain_http=True, patience=30)
+    with asking.ask("GET", urlsplit(f"http://{registry.host}/v2/"), {}) as answer:
+        assert 0 < len(answer.piece()) < 1 << 20
+
+
 # -- who hears an account ---------------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,16 @@ def test_what_a_program_invents_harms_nobody(path: str) -> None:
     assert sum(one.kept for one in follower.told().stores) == 0
 
 
+def test_who_invents_stores_and_threads_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_MOST_ROOTS", 3)
+    stored = "[Persistent Cache]: device binary has been cached: {}/1/2/3/4/0.bin"
+    follower = told(*((stored.format(f"/invented{number}"), 0.0) for number in range(9)))
+    assert len(follower.told().stores) == 3
+    assert not told((stored.format("/long" * 1000), 0.0)).told().stores
+    waiting = told((f"[In-Memory Cache][Thread Id:{'1' * 9999}]: Program inserted.", 1.0))
+    assert [len(thread) for thread in waiting._waiting] == [64]
+
+
 def reported(listener: observer.Listener, environ: dict[str, str], *before: str) -> str:
     value = observer.report(
         [*before, "python3", "my app.py"],

@@ -144,7 +144,8 @@ def is_of_other_compiler(store: Store, host: Host) -> bool:
     try:
         with fs.root_to_change(os.fspath(store.root)) as (root, _):
             for name in (one for one in _traces(root)[: 2 * _MOST] if one.endswith(_TRACE)):
-                with fs.regular_file(root, name) as (descriptor, _), contextlib.suppress(ValueError):
+                # One that cannot be read says nothing of the others.
+                with contextlib.suppress(OSError, ValueError), fs.regular_file(root, name) as (descriptor, _):
                     found = trace.read(fs.read(descriptor, trace.LONGEST + 1)).compiler
                     if (found.size, found.modified) not in compilers(host):
                         return True

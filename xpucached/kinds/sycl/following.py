@@ -38,6 +38,10 @@ _MOST: Final = 200_000
 """Entries that are told apart; what a program names beyond is counted as it comes."""
 _MOST_WAITING: Final = 10_000
 """Threads whose program is awaited."""
+_LONGEST_THREAD: Final = 64
+_MOST_ROOTS: Final = 1000
+"""Stores; of more, which only who invents them names, nothing is told."""
+_LONGEST_PATH: Final = 4096
 
 
 class SyclFollower:
@@ -52,6 +56,7 @@ class SyclFollower:
         self._seconds: float | None = None
         self._unmeasured = 0
         self._off = False
+        self._stores: set[Path] = set()
         self._found: dict[Path, int] = {}
         self._kept: dict[Path, int] = {}
         self._made: set[tuple[Path, EntryKey]] = set()
@@ -62,7 +67,7 @@ class SyclFollower:
             self._asked += 1
             if len(self._waiting) < _MOST_WAITING:
                 # A thread that asks for the next one has got the one before: if nothing told of it, it is kept nowhere.
-                thread = line.partition(_THREAD)[2].partition("]")[0]
+                thread = line.partition(_THREAD)[2].partition("]")[0][:_LONGEST_THREAD]
                 self._waiting.pop(thread, None)
                 self._waiting[thread] = at
             self._mixed = self._mixed or len(self._waiting) > 1
@@ -70,6 +75,9 @@ class SyclFollower:
         if any(text in line for text in _OFF):
             self._off = True
         for root in _roots(line):
+            if root not in self._stores and len(self._stores) >= _MOST_ROOTS:
+                continue
+            self._stores.add(root)
             told = trace.read(Store(targets.NAME, root), [line])
             if all(key.endswith(f"/{IR}") for key in told.used | told.created):
                 # What is compiled from source is kept in two steps, and the first is no program yet.
@@ -150,6 +158,6 @@ def _roots(line: str) -> list[Path]:
             if last == RTC or len(pieces) == 1:
                 break
         root = "/".join(pieces)
-        if root and root != part.strip().removesuffix(".bin"):
+        if 0 < len(root) <= _LONGEST_PATH and root != part.strip().removesuffix(".bin"):
             found[Path(root)] = None
     return list(found)
