@@ -34,6 +34,7 @@ from xpucached.domain.bundles import (
     MergeBundles,
     ReplayBundle,
 )
+from xpucached.domain.imports import EntriesCame, together
 from xpucached.errors import BadBundle, Conflict, Unsigned, XpucachedError
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from tests.support.runtimes import Runtime, SimulatedGpu
     from xpucached.domain.bundles import BundleOrder, BundleReport
-    from xpucached.domain.imports import EntriesCame
 
 CTL: Final = (sys.executable, "-m", "xpucached.cli")
 KERNELS: Final = ("alpha", "beta", "gamma", "delta")
@@ -224,11 +224,15 @@ def test_what_is_trusted_is_taken_in_and_all_else_is_compiled_here(
     # What came before the disk refused one of them is told all the same.
     hindered(tmp_path / "bundle", tmp_path / "hindered")
     came: list[EntriesCame] = []
+    coming: list[EntriesCame] = []
+    order = ImportBundle(tmp_path / "bundle", tmp_path / "hindered")
     with pytest.raises(XpucachedError, match=r"directory|symbolic links"):
-        asked(ImportBundle(tmp_path / "bundle", tmp_path / "hindered"), quiet=True, came=came)
+        asked(order, quiet=True, came=came, coming=coming.append)
     there = [str(path.parent) for path in (tmp_path / "hindered").rglob("*.bin")]
     assert there
     assert sorted(str(each.store / each.key.rpartition("/")[0]) for one in came for each in one.made) == sorted(there)
+    # Whoever is killed has said before what may be there.
+    assert {each.key for one in coming for each in one.made} > {each.key for one in came for each in one.made}
 
     # In turns that have no time one program of those that a key has signed is published after the other.
     assert [made for made in turns(tmp_path) if any(made)] == [(1, 0)] * len(KERNELS)
@@ -258,9 +262,15 @@ def test_without_a_daemon_a_network_and_variables_shards_make_what_the_runtime_d
     done(ExportBundle(tmp_path / "recipes", store, recipes_only=True))
     counts = []
     for index in range(2):
-        made = done(ReplayBundle(tmp_path / "recipes", tmp_path / f"store{index}", (index, 2), driver_root=root))
+        order = ReplayBundle(tmp_path / "recipes", tmp_path / f"store{index}", (index, 2), driver_root=root)
+        came: list[EntriesCame] = []
+        made = carry_out(order, lambda *_: None, came.append)
         assert isinstance(made, BundleReplayReport)
         counts.append(made.rebuilt)
+        # Of whom the recipes are is told before each is there, and when it is.
+        assert [len(one.made) for one in together(came)] == [made.rebuilt] * 2
+        assert {one.source.digests for one in came} == {came[0].source.digests} != {()}
+        assert {one.bundle for one in came} < {*came[0].source.digests}
         done(ExportBundle(tmp_path / f"shard{index}", tmp_path / f"store{index}", driver_root=root))
     assert sum(counts) == len(KERNELS)
     assert all(counts)

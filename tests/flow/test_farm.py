@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from tests.flow.test_bundles import CTL, compiled, content, done
 from xpucached.bundling import farming, importing
-from xpucached.domain.bundles import BundleReplayReport, ExportBundle, ReplayBundle
+from xpucached.domain.bundles import BundleReplayReport, BundleSource, ExportBundle, MadeEntry, ReplayBundle
+from xpucached.domain.imports import EntriesCame
+from xpucached.domain.names import EntryKey, KindName
 from xpucached.errors import NoCluster, XpucachedError
 
 if TYPE_CHECKING:
@@ -105,7 +108,15 @@ def test_what_a_worker_made_elsewhere_is_not_called_made(tmp_path: Path, monkeyp
     report = BundleReplayReport((), tmp_path, 1, 0)
     monkeypatch.setattr(farming, "_PATIENCE", 0.05)
     monkeypatch.setattr(farming, "_LOOK", 0.01)
-    monkeypatch.setattr(importing, "replayed", lambda *_: (report, (tmp_path / "a",)))
+    one = EntriesCame("sha256:1", BundleSource(), (MadeEntry(KindName("sycl"), tmp_path, EntryKey("1"), "", ""),))
+
+    def replayed(_order: object, _progress: object, came: Callable[[EntriesCame], None]) -> object:
+        came(replace(one, coming=True))
+        came(one)
+        return report, (tmp_path / "a",)
+
+    monkeypatch.setattr(importing, "replayed", replayed)
+    came: list[EntriesCame] = []
     order = ReplayBundle(tmp_path, tmp_path, cluster="tcp://none:1")
     said: list[tuple[int, int, str]] = []
     with futures.ThreadPoolExecutor(2) as pool:
@@ -113,8 +124,9 @@ def test_what_a_worker_made_elsewhere_is_not_called_made(tmp_path: Path, monkeyp
             farming.in_parts(order, pool, 3, 3, lambda *words: said.append(words), "compiling")
         (tmp_path / "a").mkdir()
         (tmp_path / "a/0.bin").touch()
-        assert farming.in_parts(order, pool, 3, 3, lambda *words: said.append(words), "compiling").rebuilt == 3
-        assert [one[0] for one in said] == [1, 2, 3]
+        done_ = farming.in_parts(order, pool, 3, 3, lambda *words: said.append(words), "compiling", came.append)
+        assert (done_.rebuilt, came) == (3, [one] * 3)
+        assert [words[0] for words in said] == [1, 2, 3]
 
         def fail(*_: object) -> None:
             raise MemoryError("none is left")

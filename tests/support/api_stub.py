@@ -83,7 +83,7 @@ from xpucached.service.handlers import Handlers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    from xpucached.api.imports import NoteImport
+    from xpucached.api.imports import NoteComing, NoteImport
     from xpucached.api.looking import SeeShifts
     from xpucached.api.requests import (
         AddModel,
@@ -563,6 +563,10 @@ class Standin:
         self.asked.append(request)
         return self._begin("scan")
 
+    async def note_coming(self, request: NoteComing) -> None:
+        """Remember it."""
+        self.asked.append(request)
+
     async def scan(self, request: ScanStores) -> Job:
         """Begin to scan."""
         self.asked.append(request)
@@ -706,6 +710,7 @@ ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
         _by(requests.RestoreTrash, lambda one, asked: one.restore(asked)),
         _by(requests.EmptyTrash, lambda one, asked: one.empty(asked)),
         _by(imports.NoteImport, lambda one, asked: one.note_import(asked)),
+        _by(imports.NoteComing, lambda one, asked: one.note_coming(asked)),
         _by(requests.ScanStores, lambda one, asked: one.scan(asked)),
         _by(requests.Refresh, lambda one, _: one.look_again()),
         _by(requests.ListJobs, lambda one, _: one.jobs()),

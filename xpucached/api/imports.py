@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec import Struct
+
 from xpucached.api.endpoints import Request, Right, endpoint, need
 from xpucached.domain.bundles import MadeEntry
 from xpucached.domain.jobs import Job
@@ -19,9 +21,8 @@ _MOST_SECONDS: Final = 1e9
 _LARGEST: Final = 1 << 50
 
 
-@endpoint("POST", "/v1/imports", right=Right.CHANGE, status=202, location="/v1/jobs/{id}")
-class NoteImport(Request[Job], frozen=True, kw_only=True):
-    """Say which entries came with a bundle, and look at their stores."""
+class BundleEntries(Struct, frozen=True, kw_only=True):
+    """Entries of one bundle, and of whom they are."""
 
     bundle: str
     made: tuple[MadeEntry, ...]
@@ -43,3 +44,13 @@ class NoteImport(Request[Job], frozen=True, kw_only=True):
         )
         places = (one.store for one in self.made)
         need(all(one.is_absolute() and "\0" not in str(one) for one in places), "made: expected absolute paths")
+
+
+@endpoint("POST", "/v1/imports", right=Right.CHANGE, status=202, location="/v1/jobs/{id}")
+class NoteImport(BundleEntries, Request[Job], frozen=True, kw_only=True):
+    """Say which entries came with a bundle, and look at their stores."""
+
+
+@endpoint("POST", "/v1/imports/coming", right=Right.CHANGE)
+class NoteComing(BundleEntries, Request[None], frozen=True, kw_only=True):
+    """Say which entries of a bundle are about to be put into stores: nobody may live to say that they came."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xpucached.bundling.progress import Came, Progress
+    from xpucached.domain.imports import EntriesCame
 
 _LARGEST: Final = 16 << 20
 _OBJECTS: Final = 50_000
@@ -63,11 +64,11 @@ def carry_out(  # noqa: PLR0911 - one for each order
         case ReplayBundle(cluster=""):
             from xpucached.bundling import importing  # noqa: PLC0415 - see above
 
-            return importing.replay(order, progress)
+            return importing.replay(order, progress, came)
         case ReplayBundle():
             from xpucached.bundling import farming  # noqa: PLC0415 - see above
 
-            return farming.replay(order, progress)
+            return farming.replay(order, progress, came)
         case MergeBundles():
             from xpucached.bundling import merging  # noqa: PLC0415 - see above
 
@@ -105,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(prog="xpucached-bundling", description="Makes and reads bundles.")
     options.add_argument("--order", type=int, required=True)
     options.add_argument("--fd", type=int, required=True)
+    options.add_argument("--ack", type=int, help="gives a byte for each time that what comes was noted")
     given = options.parse_args(argv)
     logs.begin("WARNING")
     # Nothing is kept for long here, and all that was loaded is.
@@ -116,6 +118,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             answers.write(codec.dumps(codec.to_json(what)) + b"\n")
             answers.flush()
 
+        def tell(one: EntriesCame) -> None:
+            say({"came": one})
+            if one.coming and given.ack is not None and not os.read(given.ack, 1):
+                raise XpucachedError("nobody notes any more of whom entries are, so none is put into a store")
+
         try:
             # A path need not be UTF-8.
             told = messages.parse(file.read(_LARGEST), largest=_LARGEST, escaped_bytes=True)
@@ -125,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 case AskFingerprint() | DiffFleet():
                     say({"report": _of_fleet(order, progress)})
                 case _:
-                    say({"report": carry_out(order, progress, lambda one: say({"came": one}))})
+                    say({"report": carry_out(order, progress, tell)})
         except OSError as error:
             refused = DiskError(str(error))
             say({"error": {"code": refused.code, "message": refused.message, "hint": ""}})

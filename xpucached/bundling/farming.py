@@ -23,12 +23,13 @@ from xpucached.bundling.inspecting import checked_recipes
 from xpucached.bundling.rebuilding import is_held
 from xpucached.bundling.signing import refuse_revoked
 from xpucached.domain.bundles import BundleReplayReport, ReplayBundle
+from xpucached.domain.imports import EntriesCame, together
 from xpucached.errors import Conflict, MissingExtra, NoCluster, WrongHost, XpucachedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from xpucached.bundling.progress import Progress
+    from xpucached.bundling.progress import Came, Progress
 
 _PARTS: Final = 4
 """So many for each place where something can run: who is slow then does fewer of them."""
@@ -63,16 +64,19 @@ class PartDone(Struct, frozen=True):
 
     report: BundleReplayReport
     places: tuple[Path, ...]  #: directories of entries, which must be seen by whoever asked
+    came: tuple[EntriesCame, ...] = ()  #: what was put there, and of whom its recipes are
 
 
 def part(order: bytes) -> bytes:
     """Do one part, in a process of a worker.  Raises what `importing.replay` does, and the scheduler tries it again."""
     told = messages.parse(order, largest=_LARGEST)
-    report, places = importing.replayed(cast("ReplayBundle", codec.convert(told, ReplayBundle)), lambda *_: None)
-    return codec.dumps(codec.to_json(PartDone(report, places)))
+    came: list[EntriesCame] = []
+    order_ = cast("ReplayBundle", codec.convert(told, ReplayBundle))
+    report, places = importing.replayed(order_, lambda *_: None, came.append)
+    return codec.dumps(codec.to_json(PartDone(report, places, together(one for one in came if not one.coming))))
 
 
-def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
+def replay(order: ReplayBundle, progress: Progress, came: Came = lambda *_: None) -> BundleReplayReport:
     """Compile the recipes of a bundle on a cluster; see `ReplayBundle`.  Raises `NoCluster` and others."""
     bundle = members.opened(order.source)
     with bundle.layout:
@@ -82,11 +86,17 @@ def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
     with _cluster(order.cluster) as (pool, places, workers):
         count = min(_MOST_PARTS, _PARTS * places, max(1, recipes.facts.entries))
         words = f"compiling in {count} parts on {workers} workers"
-        return replace(in_parts(order, pool, count, recipes.facts.entries, progress, words), workers=workers)
+        return replace(in_parts(order, pool, count, recipes.facts.entries, progress, words, came), workers=workers)
 
 
 def in_parts(
-    order: ReplayBundle, pool: PartRunner, count: int, total: int, progress: Progress, words: str
+    order: ReplayBundle,
+    pool: PartRunner,
+    count: int,
+    total: int,
+    progress: Progress,
+    words: str,
+    came: Came = lambda *_: None,
 ) -> BundleReplayReport:
     """Have all parts done, and sum up what came of them.  Raises what a part raised at last."""
     single = replace(order, threads=1, cluster="")
@@ -95,6 +105,8 @@ def in_parts(
     try:
         for one in futures.as_completed(waiting):
             done = _read(one.result())
+            for some in done.came:
+                came(some)
             for place in done.places:
                 _seen(place)
             summed = done.report if summed is None else _sum(summed, done.report)

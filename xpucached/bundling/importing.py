@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from xpucached.kinds.batches import Batch
     from xpucached.planning.imports import Taken
 
+_TOLD: Final = 1000
+"""So many entries are told of together, before they are put into their stores."""
+
 _ROOM: Final = 2
 """So many times the bytes of a bundle must be free."""
 
@@ -178,13 +181,13 @@ class _Import(contextlib.ExitStack):
     def source(self, signed: SignatureVerdict, *unsigned: str) -> None:
         """Remember of whom something was taken; what nobody signed is revoked by its own digests."""
         by = signed.signer or "", signed.key
-        named = self.sources.get(by, BundleSource()).digests
-        self.sources[by] = BundleSource(*by, tuple(sorted({*named, *(signed.digests or unsigned)})))
+        self.sources[by] = _source(self.sources.get(by, BundleSource(*by)), signed, *unsigned)
 
-    def tell(self, made: MadeEntry) -> None:
-        """Tell of an entry that came: the next may be refused, and this one is in its store all the same."""
-        source = self.sources[made.signer, made.signing_key]
-        self._came(EntriesCame(self._bundle.index.digest, source, (made,)))
+    def tell(self, *made: MadeEntry, coming: bool = False) -> None:
+        """Tell of entries that come, or of one that came: the next may be refused, and this one is in its store."""
+        for first in range(0, len(made), _TOLD):
+            source = self.sources[made[first].signer, made[first].signing_key]
+            self._came(EntriesCame(self._bundle.index.digest, source, made[first : first + _TOLD], coming))
 
     def publish(self, progress: Progress) -> None:
         """Put programs into their stores, once the disk has them; what has come there meanwhile stays."""
@@ -193,6 +196,7 @@ class _Import(contextlib.ExitStack):
             if taken.taking is not Taking.PUBLISH or staged is None:
                 continue
             progress(0, 0, "waiting for the disk")
+            self.tell(*staged.made, coming=True)
             for number, (one, key) in enumerate(zip(staged.made, staged.batch.publish(), strict=True), start=1):
                 progress(number, len(staged.made), "publishing")
                 if key is None:
@@ -201,6 +205,11 @@ class _Import(contextlib.ExitStack):
                     self.published.append(replace(one, key=key))
                     self.tell(self.published[-1])
             self._there.update(staged.places)
+
+
+def _source(known: BundleSource, signed: SignatureVerdict, *unsigned: str) -> BundleSource:
+    """Return of whom something was taken, with what takes it out again; what nobody signed is revoked by its own."""
+    return replace(known, digests=tuple(sorted({*known.digests, *(signed.digests or unsigned)})))
 
 
 def _stores(into: Path | None) -> Mapping[KindName, Path]:
@@ -255,7 +264,7 @@ def take_in(order: ImportBundle, progress: Progress, came: Came = lambda *_: Non
                 0 if recipes is None else recipes.facts.entries,
                 trusted=signed.signer is not None,
                 until=until,
-                came=lambda one: todo.tell(_compiled(one, signed)),
+                came=lambda one, coming: todo.tell(_compiled(one, signed), coming=coming),
             )
             # What was not published yet would be compiled.
             if recipes is not None and not todo.later:
@@ -291,12 +300,14 @@ def _compiled(made: MadeEntry, recipes: SignatureVerdict) -> MadeEntry:
     return replace(made, signer=recipes.signer or "", signing_key=recipes.key)
 
 
-def replay(order: ReplayBundle, progress: Progress) -> BundleReplayReport:
+def replay(order: ReplayBundle, progress: Progress, came: Came = lambda *_: None) -> BundleReplayReport:
     """Compile the recipes of a bundle; see `ReplayBundle`."""
-    return replayed(order, progress)[0]
+    return replayed(order, progress, came)[0]
 
 
-def replayed(order: ReplayBundle, progress: Progress) -> tuple[BundleReplayReport, tuple[Path, ...]]:
+def replayed(
+    order: ReplayBundle, progress: Progress, came: Came = lambda *_: None
+) -> tuple[BundleReplayReport, tuple[Path, ...]]:
     """Compile the recipes of a bundle; give the report, and where what was made, or was there, lies."""
     bundle = members.opened(order.source)
     with bundle.layout:
@@ -310,7 +321,9 @@ def replayed(order: ReplayBundle, progress: Progress) -> tuple[BundleReplayRepor
                 stores[driver_cache.KIND] = Path(os.path.realpath(order.driver_cache))
             for root in stores.values():
                 _make(root)
-            shard = Shard(*order.shard)
+            shard, signed = Shard(*order.shard), verdict(bundle, recipes)
+            digest = bundle.index.digest
+            source = _source(BundleSource(signed.signer or "", signed.key), signed, digest, recipes.manifest.digest)
             compiled = Recompiler(
                 used,
                 stores,
@@ -319,7 +332,8 @@ def replayed(order: ReplayBundle, progress: Progress) -> tuple[BundleReplayRepor
                 recipes.facts.entries,
                 order.driver_cache,
                 order.threads,
-                trusted=verdict(bundle, recipes).signer is not None,
+                trusted=signed.signer is not None,
+                came=lambda one, coming: came(EntriesCame(digest, source, (_compiled(one, signed),), coming)),
             )
             compiled.run(wanted(bundle, recipes, used, stores, shard))
             targets = tuple(one for one in used.driver.environments if one.kind in stores)

@@ -12,7 +12,7 @@ Progress = Callable[[int, int, str], None]
 """Is told how much is done, of how much (0: not known), and of what."""
 
 Came = Callable[[EntriesCame], None]
-"""Is told of each entry as soon as it is in its store."""
+"""Is told of entries before they are put into their stores, which waits for it, and of each as soon as it is there."""
 
 _BEAT: Final = 0.2
 

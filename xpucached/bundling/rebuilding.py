@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xpucached.bundling.drivers import UsedDriver
     from xpucached.bundling.progress import Progress
     from xpucached.domain.bundles import RecipeLine
-    from xpucached.domain.names import KindName
+    from xpucached.domain.names import EntryKey, KindName
     from xpucached.domain.plans import CompilerSpec, Recipe
     from xpucached.domain.targets import Target
     from xpucached.host.core_slots import CoreSlot
@@ -114,13 +114,14 @@ class Recompiler:
         *,
         trusted: bool,
         until: float | None = None,
-        came: Callable[[MadeEntry], None] = lambda _: None,
+        came: Callable[[MadeEntry, bool], None] = lambda *_: None,
     ) -> None:
         """``limit`` are the seconds for one; ``cache`` is where the GPU driver keeps its own meanwhile.
 
         ``threads`` is how many compile at a time; 0: as many as there are processors for us.  What nobody who is
         ``trusted`` signed is compiled only with build options that are known.  But for the first recipe none is begun
-        when ``until`` (of the monotonic clock) is over.  ``came`` is told of each entry when it is in its store.
+        when ``until`` (of the monotonic clock) is over.  ``came`` is told of each entry before it is put into its store
+        (true), and when it is there (false).
         """
         self._used = used
         self._stores = stores
@@ -257,15 +258,21 @@ class Recompiler:
         if wrong := rebuilder.unusable(target, binary):
             self._fail(Wanted(recipe, target), f"the compiler gave what no program can load: {wrong}")
             return
+        digest = program_digest(binary).hexdigest()
+
+        def made_entry(key: EntryKey) -> MadeEntry:
+            return MadeEntry(target.kind, into, key, digest, target.family, seconds, len(recipe.input))
+
+        if (expected := rebuilder.expected_key(recipe, target)) is not None:
+            with self._lock:
+                self._came(made_entry(expected), True)  # noqa: FBT003 - it is coming
         key = rebuilder.publish(recipe, target, binary, into)
         if key is None:
             self._count(present=into)
             return
-        digest = program_digest(binary).hexdigest()
-        entry = MadeEntry(target.kind, into, key, digest, target.family, seconds, len(recipe.input))
         with self._lock:
-            self.made.append(entry)
-            self._came(entry)
+            self.made.append(made_entry(key))
+            self._came(self.made[-1], False)  # noqa: FBT003 - it came
         self._count()
 
     def _count(self, *, present: Path | None = None) -> None:

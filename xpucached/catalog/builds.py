@@ -28,9 +28,8 @@ _ENOUGH: Final = 2000
 """The newest builds of a family that say how fast it compiles: compilers change, and so do machines."""
 
 
-def record_build(connection: sa.Connection, built: Built, now: datetime) -> None:
-    """Note that we compiled an entry."""
-    b = BUILDS.c
+def record_build(connection: sa.Connection, built: Built, now: datetime, *, coming: bool = False) -> None:
+    """Note that we compiled an entry; with ``coming`` before it is in its place, for we may be killed in between."""
     entry = built.entry
     key = {"kind": entry.store.kind, "root": str(entry.store.root), "key": entry.key}
     what = {
@@ -48,18 +47,51 @@ def record_build(connection: sa.Connection, built: Built, now: datetime) -> None
     if source is not None and (came := _stamp_of(connection, source, as_it_was=True)) is not None:
         # What is compiled from what came with a bundle is the bundle's word as much as that is.
         what["stamp"], what["signing_key"] = came
-    connection.execute(
-        insert(BUILDS).values(**key, **what).on_conflict_do_update(index_elements=[b[name] for name in key], set_=what)
-    )
+    _put(connection, key, what, coming=coming)
+    if coming:
+        return
     spared = built.seconds if built.models and built.origin is not Origin.SIMULATED else 0.0
     days.add(connection, now, replayed=1, replay_seconds=built.seconds, spared_seconds=spared)
 
 
-def record_import(
-    connection: sa.Connection, made: Iterable[MadeEntry], bundle: str, source: BundleSource, now: datetime
-) -> None:
-    """Note which entries came with a bundle: as they are if compiling took no time, else compiled from its recipes."""
+def withdraw_build(connection: sa.Connection, entry: EntryId, at: datetime) -> None:
+    """Forget what was noted at that moment of an entry that was to come: a program has made another one of the name."""
     b = BUILDS.c
+    of = (b.kind == entry.store.kind, b.root == str(entry.store.root), b.key == entry.key)
+    connection.execute(sa.delete(BUILDS).where(*of, b.at == at))
+
+
+def _put(connection: sa.Connection, key: Mapping[str, object], what: Mapping[str, object], *, coming: bool) -> None:
+    """Note whose work is in a place; what is only ``coming`` takes nothing away that is known of what is there."""
+    b, e = BUILDS.c, ENTRIES.c
+    # By their names: an insertion is nothing that a question could refer to.
+    columns: tuple[sa.Column[str], ...] = (STORES.c.kind, STORES.c.root, e.key, e.digest)
+    same = [one == sa.literal_column(f"builds.{one.name}", one.type) for one in columns]
+    there = sa.select(e.id).join(STORES).where(*same).exists()
+    connection.execute(
+        insert(BUILDS)
+        .values(**key, **what)
+        .on_conflict_do_update(
+            index_elements=[b[name] for name in key],
+            set_=what,
+            where=sa.or_(~there, b.digest == what["digest"]) if coming else None,
+        )
+    )
+
+
+def record_import(
+    connection: sa.Connection,
+    made: Iterable[MadeEntry],
+    bundle: str,
+    source: BundleSource,
+    now: datetime,
+    *,
+    coming: bool = False,
+) -> None:
+    """Note which entries came with a bundle: as they are if compiling took no time, else compiled from its recipes.
+
+    With ``coming`` before they are in their places: whoever puts them there may be killed in between.
+    """
     stamp = f"{bundle} {source.signer}"
     for digest in {bundle, source.signing_key, *source.digests} - {""}:
         row = {"stamp": stamp, "signing_key": source.signing_key, "digest": digest}
@@ -77,8 +109,7 @@ def record_import(
             "models": None,
             "signing_key": source.signing_key or None,
         }
-        named = [b[name] for name in key]
-        connection.execute(insert(BUILDS).values(**key, **what).on_conflict_do_update(index_elements=named, set_=what))
+        _put(connection, key, what, coming=coming)
 
 
 def bundle_of(connection: sa.Connection, entry: Entry) -> str:

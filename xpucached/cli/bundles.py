@@ -43,7 +43,7 @@ from xpucached.render import bundles
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import BinaryIO
 
     from xpucached.domain.fleet import FleetOrder
@@ -169,7 +169,7 @@ def run(options: Namespace) -> int:
     make = _replay if options.verb == "replay" else ORDERS[options.verb]
     came: list[EntriesCame] = []
     try:
-        data = asked(make(options), quiet=options.quiet, came=came)
+        data = asked(make(options), quiet=options.quiet, came=came, coming=_Foreteller(options))
     except BaseException:
         # What came before that is in its store.
         _tell_daemon(options, came)
@@ -196,20 +196,42 @@ def _tell_daemon(options: Namespace, came: Sequence[EntriesCame]) -> None:
     """Let the daemon note where the entries came from, and look at them; without one they are only found later."""
     if not came:
         return
+    try:
+        _note(options, came)
+    except XpucachedError as error:
+        print(f"xpucachectl: no daemon noted where these entries came from: {plain(error.message)}", file=sys.stderr)
+
+
+def _note(options: Namespace, came: Iterable[EntriesCame]) -> None:
+    """Have the daemon note of whom entries are.  Raises `XpucachedError` where there is none."""
     # What asks a daemon takes as long to load as a small bundle to read.
     from xpucached.api import imports  # noqa: PLC0415 - see above
     from xpucached.cli import connect  # noqa: PLC0415 - see above
 
-    try:
-        client, hosts = connect.reach(options)
-        with client:
-            for one in together(came) if not hosts else ():
-                for first in range(0, len(one.made), imports.MOST):
-                    made = one.made[first : first + imports.MOST]
-                    of = {name: getattr(one.source, name) for name in one.source.__struct_fields__}
-                    client.call(imports.NoteImport(bundle=one.bundle, made=made, **of))
-    except XpucachedError as error:
-        print(f"xpucachectl: no daemon noted where these entries came from: {plain(error.message)}", file=sys.stderr)
+    client, hosts = connect.reach(options)
+    with client:
+        for one in together(came) if not hosts else ():
+            for first in range(0, len(one.made), imports.MOST):
+                made = one.made[first : first + imports.MOST]
+                of = {name: getattr(one.source, name) for name in one.source.__struct_fields__}
+                kind = imports.NoteComing if one.coming else imports.NoteImport
+                client.call(kind(bundle=one.bundle, made=made, **of))
+
+
+class _Foreteller:
+    """Has the daemon note of whom entries are before they are there: we, and who puts them there, may be killed."""
+
+    def __init__(self, options: Namespace) -> None:
+        self._options = options
+        self._silent = False
+
+    def __call__(self, one: EntriesCame) -> None:
+        """Have it noted; that there is no daemon is told when all is done."""
+        if not self._silent:
+            try:
+                _note(self._options, (one,))
+            except XpucachedError:
+                self._silent = True
 
 
 class _Complaint:
@@ -237,17 +259,25 @@ class _Complaint:
             print(plain(line), file=sys.stderr)
 
 
-def asked(order: BundleOrder | FleetOrder, *, quiet: bool, came: list[EntriesCame] | None = None) -> messages.Json:
+def asked(
+    order: BundleOrder | FleetOrder,
+    *,
+    quiet: bool,
+    came: list[EntriesCame] | None = None,
+    coming: Callable[[EntriesCame], None] = lambda _: None,
+) -> messages.Json:
     """Start the program, show how far it is, and give its report.  Raises what it refused.
 
-    However it ends, ``came`` is what came into stores.
+    However it ends, ``came`` is what came into stores; ``coming`` is told before of what is put there when it returns.
     """
     came = [] if came is None else came
     with child.Pipes() as pipes, told_in_steps(quiet=quiet) as show, contextlib.ExitStack() as stack:
         orders = pipes.content("order", codec.dumps(codec.to_json(order)))
         answers, theirs = pipes.from_child()
+        goes_on, hears = pipes.to_child()
         lines = stack.enter_context(os.fdopen(os.dup(answers), "rb"))
-        command = [*child.module("xpucached.bundling"), "--order", str(orders), "--fd", str(theirs)]
+        descriptors = ("--order", str(orders), "--fd", str(theirs), "--ack", str(hears))
+        command = [*child.module("xpucached.bundling"), *descriptors]
         more = {one: os.environ[one] for one in os.environ if one.startswith(_OURS)}
         if isinstance(order, PushBundle | PullBundle | FetchBundles | SendBundle):
             more |= credential_helper.variables(os.environ)
@@ -264,7 +294,13 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool, came: list[EntriesCam
                     case {"progress": [int(done), int(total), str(words)]}:
                         show(done, total, words)
                     case {"came": entries}:
-                        came.append(cast("EntriesCame", codec.convert(entries, EntriesCame)))
+                        one = cast("EntriesCame", codec.convert(entries, EntriesCame))
+                        if one.coming:
+                            coming(one)
+                            with contextlib.suppress(OSError):  # it has ended
+                                os.write(goes_on, b".")
+                        else:
+                            came.append(one)
                     case {"report": report}:
                         return report
                     case {"error": {"code": str(code), "message": str(message), "hint": str(hint)}}:
@@ -278,7 +314,7 @@ def asked(order: BundleOrder | FleetOrder, *, quiet: bool, came: list[EntriesCam
         finally:
             status = child.end(started)
             complaint.tell()
-            came += _rest(answers, lines)
+            came += (one for one in _rest(answers, lines) if not one.coming)
     raise XpucachedError(f"the program for bundles ended without an answer, with status {status}")
 
 

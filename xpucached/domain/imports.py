@@ -18,11 +18,12 @@ class EntriesCame(Struct, frozen=True):
     bundle: str
     source: BundleSource
     made: tuple[MadeEntry, ...]
+    coming: bool = False  #: they are not in their stores yet, and are put there once this was noted
 
 
 def together(came: Iterable[EntriesCame]) -> tuple[EntriesCame, ...]:
     """Return the same, with what came of one source together."""
-    found: dict[tuple[str, BundleSource], list[MadeEntry]] = {}
+    found: dict[tuple[str, BundleSource, bool], list[MadeEntry]] = {}
     for one in came:
-        found.setdefault((one.bundle, one.source), []).extend(one.made)
-    return tuple(EntriesCame(*of, tuple(made)) for of, made in found.items())
+        found.setdefault((one.bundle, one.source, one.coming), []).extend(one.made)
+    return tuple(EntriesCame(bundle, source, tuple(made), coming) for (bundle, source, coming), made in found.items())

@@ -19,7 +19,7 @@ from xpucached.errors import CatalogError
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.repair import plan_comparing
 from xpucached.service.context import to_its_end
-from xpucached.service.rebuild import RebuildJob, drivers_in_use, note_built
+from xpucached.service.rebuild import RebuildJob, drivers_in_use, publish
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -301,17 +301,16 @@ class _Replacing(_Counted):
             self._take([entry])
         if entry.id not in self.done:
             return
+        # Who used it will use it, also if nobody knows it any more: a look may have missed it in between.
+        models = one.entry.models
         try:
-            key = table.rebuilder(entry).publish(recipe, one.to, binary)
-        except OSError as error:
+            key = publish(self._context, one, (recipe, binary), seconds, Origin.REBUILT, self._drivers, models)
+        except (OSError, CatalogError) as error:
             log.warning("an entry that was compiled again could not be published: %s: %s", entry.id.key, error)
-            self.whys[entry.id] = f"it could not be written: {error.strerror or error}"
+            self.whys[entry.id] = f"it could not be written: {getattr(error, 'strerror', None) or error}"
             return
         if key == entry.id.key:
             self.done[entry.id] = RepairAction.REBUILD
-            # Who used it will use it, also if nobody knows it any more: a look may have missed it in between.
-            models = one.entry.models
-            note_built(self._context, entry.id, one, binary, seconds, Origin.REBUILT, self._drivers, models)
         else:
             self.whys[entry.id] = "another one is in its place"
 

@@ -133,6 +133,11 @@ async def _note_import(service: Service, asked: imports.NoteImport) -> Job:
     return await service.reconciler.start_scan(requests.ScanStores(stores=stores))
 
 
+async def _note_coming(service: Service, asked: imports.NoteComing) -> None:
+    context, source = service.context, BundleSource(asked.signer, asked.signing_key, asked.digests)
+    await context.write(record_import, asked.made, asked.bundle, source, context.clock(), coming=True)
+
+
 def _empty(service: Service, asked: requests.EmptyTrash) -> Job:
     return service.context.jobs.start("empty", service.trash.emptying(asked.refs))
 
@@ -171,6 +176,7 @@ HANDLERS: Final[Mapping[type[Request[object]], Handler]] = dict(
         _by(requests.RestoreTrash, _restore),
         _by(requests.EmptyTrash, _empty),
         _by(imports.NoteImport, _note_import),
+        _by(imports.NoteComing, _note_coming),
         _by(requests.ScanStores, lambda service, asked: service.reconciler.start_scan(asked)),
         _by(requests.Refresh, lambda service, _: service.surveyor.look_again()),
         _by(requests.ListJobs, lambda service, _: service.context.jobs.all()),

@@ -13,11 +13,11 @@ from xpucached.catalog.recipes import recipe_lineages
 from xpucached.catalog.refusals import record_refusal
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import NoRecipe
-from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.stores import Store
 from xpucached.errors import XpucachedError
 from xpucached.kinds import table
 from xpucached.kinds.removal import StoreClosed
-from xpucached.service.rebuild import driver_for, note_built
+from xpucached.service.rebuild import driver_for, publish
 from xpucached.threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -119,11 +119,8 @@ class Publisher:
         entry = one.entry.entry
         into = self._scope.into_of(entry.id.store.kind)
         try:
-            key = table.rebuilder(entry).publish(recipe, one.to, binary, into)
-            if key is not None:
-                made = EntryId(Store(entry.id.store.kind, into or entry.id.store.root), key)
-                origin, models = self._wish.origin, self._models_of(one)
-                note_built(self._context, made, one, binary, seconds, origin, self._drivers, models)
+            origin, models = self._wish.origin, self._models_of(one)
+            key = publish(self._context, one, (recipe, binary), seconds, origin, self._drivers, models, into)
             self._note_recipe(entry.id.store.kind, recipe)
         except (OSError, XpucachedError) as error:
             # The disk's fault, not the entry's: the next replay tries again.

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
-from xpucached.catalog.builds import record_build
+from xpucached.catalog.builds import record_build, withdraw_build
 from xpucached.catalog.models import models_by_name
 from xpucached.catalog.recipes import recipe_lineages
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import Built, NoRecipe
-from xpucached.domain.stores import Store, program_digest
-from xpucached.errors import HostError
+from xpucached.domain.stores import EntryId, Store, program_digest
+from xpucached.errors import CatalogError, HostError
 from xpucached.host import capacity
 from xpucached.kinds import driver_cache, table
 from xpucached.kinds.table import KINDS
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from xpucached.domain.models import Model
-    from xpucached.domain.names import ModelName
+    from xpucached.domain.names import EntryKey, ModelName
     from xpucached.domain.plans import CompilerSpec, Rebuild, Recipe
-    from xpucached.domain.stores import EntryId
     from xpucached.domain.targets import Origin, Target
     from xpucached.host.core_slots import CoreSlot
     from xpucached.processes.compiler import CompilerProcess
@@ -342,20 +341,41 @@ def driver_for(one: Rebuild, drivers: Sequence[OtherDriver]) -> OtherDriver:
     return next((driver for driver in offering if driver.models.intersection(one.entry.models)), offering[0])
 
 
-def note_built(
+def publish(
     context: Context,
-    built: EntryId,
     one: Rebuild,
-    binary: bytes,
+    made: tuple[Recipe, bytes],
     seconds: float,
     origin: Origin,
     drivers: Sequence[OtherDriver],
     models: tuple[ModelName, ...],
-) -> None:
-    """Note that an entry is our work, and for which models it was done."""
+    into: Path | None = None,
+) -> EntryKey | None:
+    """Put a compiled program in its place, and note that it is our work, and for which models; see `Rebuilder.publish`.
+
+    It is noted before: were we killed in between, nobody would ever know.  Raises OSError, and `CatalogError` where it
+    cannot be noted; then it is not put there.
+    """
+    entry, (recipe, binary) = one.entry.entry, made
+    rebuilder, store = table.rebuilder(entry), Store(entry.id.store.kind, into or entry.id.store.root)
     stamp, digest = driver_for(one, drivers).stamp, program_digest(binary).hexdigest()
-    work = Built(built, one.to, origin, stamp, one.entry.entry.image_size, seconds, digest, models, one.entry.entry)
-    context.catalog.write(record_build, work, context.clock())
+    expected, now, size = rebuilder.expected_key(recipe, one.to), context.clock(), entry.image_size
+
+    def built(key: EntryKey) -> Built:
+        return Built(EntryId(store, key), one.to, origin, stamp, size, seconds, digest, models, entry)
+
+    if expected is not None:
+        context.catalog.write(record_build, built(expected), now, coming=True)
+    key = rebuilder.publish(recipe, one.to, binary, into)
+    try:
+        if key is not None:
+            context.catalog.write(record_build, built(key), now)
+        elif expected is not None:
+            context.catalog.write(withdraw_build, EntryId(store, expected), now)
+    except CatalogError as error:
+        # It is in its place, and noted where it was expected.
+        log.warning("what a rebuild took could not be noted: %s: %s", entry.id.key, error.message)
+    return key
 
 
 def _pace(done: int, total: int, since: float) -> str:

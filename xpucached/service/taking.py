@@ -8,6 +8,7 @@ That may take hours, so it is done in turns, between which goes whatever else ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 import os
@@ -26,7 +27,7 @@ from xpucached.processes import child, polling
 from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from xpucached.service.context import Context
@@ -158,7 +159,8 @@ class BundleTaker:
         def note(came: Sequence[EntriesCame]) -> None:
             for one in came:
                 now = self._context.clock()
-                self._context.catalog.write(record_import, one.made, one.bundle, one.source, now)
+                write = self._context.catalog.write
+                write(record_import, one.made, one.bundle, one.source, now, coming=one.coming)
                 stores.update(each.store for each in one.made)
 
         base = {**self._context.base, **places}
@@ -221,9 +223,11 @@ def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Ev
     with child.Pipes() as pipes:
         told = pipes.content("order", codec.dumps(codec.to_json(order)))
         answers, theirs = pipes.from_child()
-        command = [*child.module("xpucached.bundling"), "--order", str(told), "--fd", str(theirs)]
+        goes_on, hears = pipes.to_child()
+        words = ("--order", str(told), "--fd", str(theirs), "--ack", str(hears))
+        command = [*child.module("xpucached.bundling"), *words]
         started = child.start(command, variables=child.environment(ours, base=base), pipes=pipes)
-        heard = _Heard(answers, note)
+        heard = _Heard(answers, goes_on, note)
         try:
             heard.listen(cancel)
         finally:
@@ -252,8 +256,10 @@ def refused(code: str, message: str, hint: str) -> XpucachedError:
 class _Heard:
     """What a child says, line by line."""
 
-    def __init__(self, answers: int, note: Note) -> None:
+    def __init__(self, answers: int, goes_on: int, note: Note) -> None:
+        """What comes goes into its store when ``goes_on`` has a byte for it, and not before it was noted."""
         self._answers = answers
+        self._goes_on = goes_on
         self._note = note
         self._begun = bytearray()
         self.last = b""  #: the last line
@@ -277,8 +283,16 @@ class _Heard:
         if b"\n" in piece:
             *lines, begun = bytes(self._begun).split(b"\n")
             self._begun, self.last = bytearray(begun), lines[-1]
-            self._note(together(filter(None, map(_came, lines))))
+            came = [*filter(None, map(_came, lines))]
+            self._note(together(came))
+            acknowledge(self._goes_on, came)
         return bool(piece) and len(self._begun) < _LARGEST
+
+
+def acknowledge(goes_on: int, came: Iterable[EntriesCame]) -> None:
+    """Let a child put into stores of what it said that it comes."""
+    with contextlib.suppress(OSError):  # it has ended
+        os.write(goes_on, b"." * sum(one.coming for one in came))
 
 
 def _came(line: bytes) -> EntriesCame | None:

@@ -161,6 +161,9 @@ REQUESTS: list[Request[object]] = [
     imports.NoteImport(
         bundle=f"sha256:{'0' * 64}", made=(MadeEntry(KindName("sycl"), Path("/s"), EntryKey("1"), "", ""),)
     ),
+    imports.NoteComing(
+        bundle=f"sha256:{'0' * 64}", made=(MadeEntry(KindName("sycl"), Path("/s"), EntryKey("1"), "", ""),)
+    ),
     requests.ScanStores(stores=(Path("/s"),), full=True),
     requests.Refresh(),
     requests.ListJobs(),

@@ -83,6 +83,7 @@ BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]]
     (requests.ReplayEntries, {"driver_cache": Path("/d")}, {"driver_cache": Path("d")}),
     (imports.NoteImport, {"bundle": f"sha256:{64 * '0'}", "made": ()}, {"bundle": "sha256:0", "made": ()}),
     (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=-1),)}),
+    (imports.NoteComing, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=-1),)}),
     (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=1 << 63),)}),
     (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, seconds=-0.1),)}),
     (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, seconds=1e300),)}),

@@ -190,7 +190,10 @@ def test_each_program_that_came_is_told_though_a_later_one_is_refused(tmp_path: 
         with pytest.raises(OSError, match="Not a directory"):
             todo.publish(lambda *_: None)
 
-    (one,) = together(came)
+    coming, one = together(came)
+    # Whoever is killed in between has told of all before.
+    assert (coming.coming, came[0].coming, len(coming.made)) == (True, True, 30)
+    assert {each.key for each in coming.made} > {each.key for each in one.made}
     assert (one.bundle, one.source.signer) == (bundle.index.digest, "key")
     assert len(one.made) == 29
     assert {str(root / each.key.rpartition("/")[0]) for each in one.made} == {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -16,11 +18,15 @@ from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import Recipe
 from xpucached.domain.stores import EntryId, Store
+from xpucached.errors import XpucachedError
 from xpucached.kinds import build_options
 from xpucached.processes.compiler import CompilerProcess, NoCompiler
 
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from xpucached.domain.bundles import MadeEntry
+    from xpucached.kinds.interface import Rebuilder
 
 
 @pytest.mark.parametrize(
@@ -84,6 +90,30 @@ def test_what_nobody_signed_does_not_reach_the_compiler_with_others(
     compiled = Recompiler(used, {TARGET.kind: tmp_path}, 1, lambda *_: None, 1, trusted=trusted)
     compiled.run(iter([Wanted(recipe, TARGET)]))
     assert [one.why for one in compiled.failures] == [why]
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_is_made_is_told_of_before_it_is_there(tmp_path: Path, *, noted: bool) -> None:
+    did: list[object] = []
+    now = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
+    used = UsedDriver(OtherDriver((TARGET,), "", {}), now, {})
+    key = EntryKey("0/1/2/3/0")
+    recipe = Recipe(EntryId(Store(TARGET.kind, tmp_path), key), b"spirv", b"", {})
+
+    def came(made: MadeEntry, coming: bool) -> None:  # noqa: FBT001 - as who makes them says it
+        did.append((made.key, coming))
+        if not noted:
+            raise XpucachedError("nobody notes it")
+
+    def publish(*_: object) -> EntryKey:
+        did.append("there")
+        return key
+
+    rebuilder = SimpleNamespace(unusable=lambda *_: None, expected_key=lambda *_: key, publish=publish)
+    compiled = Recompiler(used, {TARGET.kind: tmp_path}, 1, lambda *_: None, 1, trusted=True, came=came)
+    with pytest.raises(XpucachedError) if not noted else nullcontext():
+        compiled._publish(TARGET, (recipe, b"made"), 1.0, tmp_path, cast("Rebuilder", rebuilder))
+    assert did == [(key, True), "there", (key, False)][: 3 if noted else 1]
 
 
 def test_recipes_are_seen_to_by_turns_and_each_sees_to_one(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from xpucached.catalog.builds import (
     record_build,
     record_import,
     revoked_entries,
+    withdraw_build,
 )
+from xpucached.catalog.days import since_the_beginning
 from xpucached.catalog.entries import all_entries, entry_page, find_entry, forget_entries
 from xpucached.catalog.models import add_model
 from xpucached.catalog.recipe_tables import VOUCHERS
@@ -81,6 +83,28 @@ def test_a_later_build_of_an_entry_takes_the_place_of_the_one_before(catalog: Ca
     catalog.write(record_scan, scan(ours), architecture)
     assert known(catalog) == {(STORE, "a/0"): (Origin.REBUILT, 3.0)}
     assert catalog.read(build_rates) == {OLD.family: 3.0 / 50}
+
+
+def test_what_is_to_come_is_known_when_it_is_there_and_takes_nothing_from_what_was_there(catalog: Catalog) -> None:
+    there, gone, new, withdrawn = (entry(f"{name}/0") for name in ("there", "gone", "new", "withdrawn"))
+    catalog.write(record_build, built(there, 5.0), NOW)
+    catalog.write(record_build, built(gone, 5.0, digest="of what was there"), NOW)
+    catalog.write(record_scan, scan(there), architecture)
+    days = catalog.read(since_the_beginning)
+    for one in (there, gone, new, withdrawn):
+        digest = "of no use" if one is there else one.digest
+        catalog.write(record_build, built(one, 3.0, digest=digest), NOW, coming=True)
+    assert catalog.read(since_the_beginning) == days
+    catalog.write(withdraw_build, withdrawn.id, NOW - HOUR)
+    catalog.write(withdraw_build, withdrawn.id, NOW)
+    # Nobody lived to say that they came.
+    catalog.write(record_scan, scan(there, gone, new, withdrawn), architecture)
+    assert known(catalog) == {
+        (STORE, "there/0"): (Origin.REBUILT, 5.0),
+        (STORE, "gone/0"): (Origin.REBUILT, 3.0),
+        (STORE, "new/0"): (Origin.REBUILT, 3.0),
+        (STORE, "withdrawn/0"): (Origin.DECLARED, None),
+    }
 
 
 def test_only_what_we_compiled_is_counted(catalog: Catalog) -> None:

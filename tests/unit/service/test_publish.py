@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support import catalogs
+from xpucached.catalog.builds import count_built
 from xpucached.catalog.recipes import recipe_lineages
 from xpucached.catalog.refusals import refused_by
 from xpucached.domain.host import OtherDriver
@@ -17,10 +19,11 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import IndexedEntry, Rebuild, Recipe, ReplayReason
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
-from xpucached.domain.targets import Target
+from xpucached.domain.targets import Origin, Target
 from xpucached.errors import CatalogError
+from xpucached.kinds import table
 from xpucached.kinds.neo.targets import NAME
-from xpucached.service import publish
+from xpucached.service import publish, rebuild
 from xpucached.service.context import Context
 from xpucached.service.publish import Publisher
 from xpucached.service.replay import ReplayRequest
@@ -114,6 +117,41 @@ def test_a_refusal_that_cannot_be_noted_ends_no_replay(
     house.results.failed(house.rebuild(0), "no", blamed=True)
     house.results.failed(house.rebuild(1), "no", blamed=True)
     assert (len(house.results.failures), house.refused()) == (2, {"lineage 1"})
+
+
+class Death(BaseException):
+    """What no code of ours survives."""
+
+
+@pytest.mark.parametrize("how", ["killed", "full", "another", "full after"])
+def test_what_is_put_into_a_store_is_known_as_ours_whenever_we_are_killed(
+    house: House, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, catalog, put = house.rebuild(1), house.context.catalog, list[bytes]()
+    entry, key = one.entry.entry, EntryKey("0/0/made.l0_cache")
+    made = EntryId(entry.id.store, key)
+
+    def publish_(_recipe: Recipe, _to: Target, binary: bytes, _into: object) -> EntryKey | None:
+        put.append(binary)
+        if how == "killed":
+            raise Death
+        if how == "full after":
+            monkeypatch.setattr(catalog, "write", failing(1, catalog.write))
+        return None if how == "another" else key
+
+    rebuilder = SimpleNamespace(expected_key=lambda *_: key, publish=publish_)
+    monkeypatch.setattr(table, "rebuilder", lambda _entry: rebuilder)
+    if how == "full":
+        monkeypatch.setattr(catalog, "write", failing(1, catalog.write))
+    expected = {"killed": Death, "full": CatalogError}.get(how)
+    with pytest.raises(expected) if expected is not None else nullcontext():
+        driver = OtherDriver((NEW,), "stamp", {})
+        recipe = Recipe(entry.id, b"", b"")
+        found = rebuild.publish(house.context, one, (recipe, b"made"), 1.0, Origin.REBUILT, (driver,), ())
+        assert found == (None if how == "another" else key)
+    # Of which it cannot be said whose it is, nothing is put there.
+    assert put == ([] if how == "full" else [b"made"])
+    assert catalog.read(count_built, frozenset({made})) == (how in {"killed", "full after"})
 
 
 def test_recipes_that_cannot_be_kept_are_kept_with_the_next_ones(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import traceback
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -12,17 +13,19 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
-from xpucached import deadlines
+from xpucached import codec, deadlines
 from xpucached.bundle.revocations import state_of
-from xpucached.domain.bundles import BundleView, ImportBundle, ImportReport
-from xpucached.errors import XpucachedError
+from xpucached.domain.bundles import BundleSource, BundleView, ImportBundle, ImportReport
+from xpucached.domain.imports import EntriesCame
+from xpucached.errors import CatalogError, XpucachedError
+from xpucached.processes import polling
 from xpucached.service import taking
 from xpucached.service.context import Locks
 from xpucached.service.taking import BundleTaker
 from xpucached.service.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from xpucached.service.context import Context
@@ -89,6 +92,34 @@ def test_who_waits_comes_between_two_turns_of_a_bundle(tmp_path: Path, monkeypat
     ]
     # What was wrong is told each time, and does not grow by that.
     assert len({*depths}) == 1
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_program_goes_into_its_store_when_it_is_noted_of_whom_it_is_and_not_before(*, full: bool) -> None:
+    noted: list[bool] = []
+    answers, theirs = os.pipe()
+    hears, goes_on = os.pipe()
+
+    def note(came: Sequence[EntriesCame]) -> None:
+        assert not polling.readable(hears, seconds=0)
+        if full:
+            raise CatalogError("the catalog failed")
+        noted.extend(one.coming for one in came)
+
+    try:
+        heard = taking._Heard(answers, goes_on, note)
+        for coming in (True, False):
+            came = EntriesCame("sha256:1", BundleSource(), (), coming)
+            os.write(theirs, codec.dumps(codec.to_json({"came": came})) + b"\n")
+            with pytest.raises(CatalogError) if full else contextlib.nullcontext():
+                heard.rest()
+            # It goes on once for each time that it has asked.
+            assert bool(polling.readable(hears, seconds=0)) is (coming and not full)
+            assert full or not coming or os.read(hears, 9) == b"."
+    finally:
+        for one in (answers, theirs, hears, goes_on):
+            os.close(one)
+    assert noted == ([] if full else [True, False])
 
 
 def test_keys_that_are_written_in_their_place_count_anew(tmp_path: Path) -> None:
