@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import time
 import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -296,6 +297,17 @@ def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
     assert len(found.named) == 10_000
 
 
+def test_a_program_s_own_modules_are_told_however_many_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3000):
+        module = ModuleType(f"installed{number}")
+        module.__file__ = f"/opt/{'environment' * 10}/site-packages/installed{number}.py"
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    own = ModuleType("own")
+    own.__file__ = "/opt/application/own.py"
+    monkeypatch.setitem(sys.modules, "own", own)
+    assert "/opt/application/own.py" in evidence.own_modules()
+
+
 # -- what changed -----------------------------------------------------------------------------------------------------
 
 
@@ -539,6 +551,24 @@ def test_what_comes_from_the_future_is_evidence_and_a_clock_that_was_set_is_noti
     assert str(library) in {one.path for one in needs}
     library.write_bytes(b"another code")
     assert changes(needs, place) == ("kernel.so was modified",)
+
+
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+def test_a_library_that_is_replaced_while_it_runs_is_not_proven_whatever_a_server_s_clock_says(
+    place: Path, ahead: int
+) -> None:
+    of, _ = of_place(place)
+    library = place / "libfoo.so"
+    library.write_bytes(b"code")
+    before = proofs.named(of, {}, loaded=[str(library)])
+    replaced(library, b"other code")
+    # To a file system whose clock differs, the pass was at another time.
+    before = dataclasses.replace(before, began=before.began - ahead * 10**9)
+    with pytest.MonkeyPatch.context() as patch:
+        present = time.time_ns
+        patch.setattr(time, "time_ns", lambda: present() - ahead * 10**9)
+        needs = proofs.needed(of, before, [str(library)], (), (), (), mapped_before=[str(library)])
+    assert changes(needs, place) == ("libfoo.so was changed while the run that proved it went on",)
 
 
 def test_code_that_changed_while_it_ran_is_not_proven_but_only_once(place: Path) -> None:

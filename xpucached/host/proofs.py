@@ -117,8 +117,9 @@ def needed(
         if path in before or _below(path, ours) or not ordinary(path):
             continue
         now = _look(path, role)
-        # What changed during the pass is its own work; what comes from the future is as old as a wrong clock.
-        own = now is None or then.began <= now.changed <= ended
+        # What changed during the pass is its own work; what comes from the future is as old as a wrong clock.  Where
+        # files are stamped by a server's clock, only what was looked at before tells.
+        own = now is None or then.began <= now.changed <= ended or not _same(then.read.get(path, now), now)
         if own and (same := _unchanged(then.read.get(path, known.get(path)), now, reader)) is not None:
             found[path] = same
         elif now is not None and own and role.is_code and path in settled:

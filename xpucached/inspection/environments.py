@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -132,5 +133,14 @@ def _beside(program: Path) -> Iterator[Path]:
 
 def _outer(found: Iterable[Path]) -> list[Path]:
     """Return those that are there, without what lies in another one."""
-    there = {one.resolve(): one for one in reversed(list(found)) if one.is_file() or one.is_dir()}
+    there = {one.resolve(): one for one in reversed(list(found)) if _is_there(one)}
     return [one for real, one in reversed(there.items()) if not any(other in real.parents for other in there)]
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a file or a folder is there, as far as we may look: pathlib's own questions raise where not."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)

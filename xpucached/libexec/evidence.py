@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from types import ModuleType
 
 from .run_order import Foreign, Invalid, RunOrder, offers, torch_of
 
-_MOST_PATHS = 200_000
+_MOST_TEXT = 512 << 10  # bytes of paths, as JSON; whoever reads the report keeps a mebibyte of it
 _OURS = os.path.dirname(os.path.realpath(__file__)) + "/"  # noqa: PTH120 - text beside text
 
 
@@ -113,9 +114,10 @@ def own_modules() -> list[str]:
         # Our own files are no part of the model: a new version of xpucached is no reason to prove it anew.
         ours = path.startswith(_OURS)
         installed = any(part in {"site-packages", "dist-packages"} for part in path.split("/"))
-        size += len(path)
-        if not ours and not installed and not os.path.realpath(path).startswith(standard) and size < _MOST_PATHS:
-            found.add(path)
+        if not ours and not installed and not os.path.realpath(path).startswith(standard):
+            size += len(json.dumps(path)) + 2
+            if size < _MOST_TEXT:
+                found.add(path)
     return sorted(found)
 
 

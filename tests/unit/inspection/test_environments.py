@@ -53,6 +53,15 @@ def test_what_variables_and_pth_files_add_is_looked_through(tmp_path: Path) -> N
     ]
 
 
+def test_what_cannot_be_looked_at_hides_nothing_beside_it(tmp_path: Path) -> None:
+    python = environment(tmp_path / "venv")
+    (tmp_path / "given").mkdir()
+    (tmp_path / "venv/lib/python3.11/site-packages/one.pth").write_text("long" * 1000 + "\n")
+
+    path = f"{'long' * 1000}:{tmp_path / 'given'}"
+    assert found(tmp_path, str(python), "app.py", LD_LIBRARY_PATH=path) == ["venv", "given"]
+
+
 def test_a_python_without_an_environment_has_the_packages_of_its_version_and_its_user_s(tmp_path: Path) -> None:
     put(tmp_path / "base/bin/python3.11")
     (tmp_path / "base/bin/python3").symlink_to("python3.11")
