@@ -41,7 +41,7 @@ from tests.support import bundles, forks, hosts, leftovers
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
 from tests.support.faults import Faults, build, with_store
-from tests.support.runtimes import Runtime, SimulatedGpu, look_up
+from tests.support.runtimes import ONE_THREAD, Runtime, SimulatedGpu, look_up
 from tests.support.scheduling import pytest_xdist_make_scheduler  # noqa: F401 - a hook
 from tests.support.sharing import made_once
 from tests.support.timeouts import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401 - the same
@@ -95,6 +95,8 @@ SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGIO, signal.SIGPIPE, si
 # How long an ended child may take to be reaped, or an ended thread to go.  Only a failing test waits that long.
 PATIENCE: Final = 20.0
 
+
+os.environ.update(ONE_THREAD)
 
 # Thousands of tests are collected, and none is garbage: to look for some takes a third of the time, in each process.
 gc.disable()

@@ -36,6 +36,9 @@ never ends well."""
 
 ATTENTION: Final = REPOSITORY / "demo" / "attention.py"
 
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""For programs that calculate next to nothing: threads that ask again and again for work take more time than they."""
+
 KERNELS: Final = Path(__file__).with_name("kernels.py")
 """A program that loads nothing but a SYCL runtime: a third of a second, where one with dpctl takes two."""
 
@@ -104,6 +107,7 @@ class Runtime:
             "OCL_ICD_FILENAMES": str(driver or self.driver),
             "PATH": os.environ.get("PATH", os.defpath),
             "PYTHONDONTWRITEBYTECODE": "1",
+            **ONE_THREAD,
             "SYCL_CACHE_DIR": str(cache),
             "SYCL_CACHE_PERSISTENT": "1",
         }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests import INSTANCE
 from tests.support.loaded_torch import interpreter
+from tests.support.runtimes import ONE_THREAD
 from xpucached.domain.models import Workload
 from xpucached.domain.workloads import Loader, RunSpec, Variant
 from xpucached.processes.output import Trace
@@ -80,7 +81,7 @@ def run(
     """Run one pass of one variant, the only one if none is named."""
     if variant is None:
         (variant,) = exercise.variants((exercise.device,))
-    base = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONDONTWRITEBYTECODE": "1"}
+    base = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONDONTWRITEBYTECODE": "1", **ONE_THREAD}
     dispatch = ProcessStarter(base, INSTANCE)
     workload = Workload((), directory, variables or {}, timeout, exercise)
     return asyncio.run(dispatch.execute(workload, {}, Trace(), polite=False, variant=variant, compare=compare))
