@@ -24,7 +24,7 @@ from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import RunSpec, Variant
 from xpucached.kinds import sycl
-from xpucached.processes import supervised
+from xpucached.processes import conversation, supervised
 from xpucached.processes.output import Trace
 from xpucached.processes.results import RunResult
 from xpucached.processes.supervised import ProcessStarter
@@ -329,6 +329,28 @@ def test_cancelled_task_ends_the_child_first(tmp_path: Path) -> None:
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not alive(int((tmp_path / "pid").read_text()))
+
+    asyncio.run(cancel())
+
+
+def test_who_is_cancelled_once_more_waits_for_the_child_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "GRACE", 0.5)
+
+    async def cancel() -> None:
+        starter = ProcessStarter(os.environ, INSTANCE)
+        workload = Workload(("/bin/sh", "-c", "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"), tmp_path)
+        task = asyncio.create_task(starter.execute(workload, {}, trace, polite=True))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not alive(int((tmp_path / "pid").read_text()))

@@ -8,7 +8,6 @@ the rest.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
 import time
@@ -26,6 +25,7 @@ from xpucached.processes import child, conversation, scratch, serving, signals
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import CompilerProcess
 from xpucached.processes.conversation import ChildPipes
+from xpucached.processes.outlasting import ended
 from xpucached.processes.output import ChildOutput, Trace
 from xpucached.processes.pause import PauseControl, RunLimits
 from xpucached.processes.reports import read_seen, read_told
@@ -103,14 +103,7 @@ class ProcessStarter:
         cancel = threading.Event()
         cgroup = self._cgroup if run.run_limits is not None and run.run_limits.isolate else None
         work = asyncio.to_thread(_execute, run, everything, trace, cancel, polite=polite, cgroup=cgroup)
-        thread = asyncio.create_task(work)
-        try:
-            return await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            cancel.set()
-            with contextlib.suppress(asyncio.CancelledError):
-                await thread
-            raise
+        return await ended(asyncio.create_task(work), cancel.set)
 
 
 def _execute(

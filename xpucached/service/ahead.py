@@ -25,9 +25,11 @@ from xpucached.catalog.preselect import store_subtotals
 from xpucached.domain.ahead import Ahead, AheadState, PreparedDriver
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.jobs import JobState
+from xpucached.domain.plans import NoRecipe
 from xpucached.errors import NotPrepared
 from xpucached.host import power, staged
 from xpucached.processes import scratch
+from xpucached.processes.outlasting import ended
 from xpucached.processes.unpacking import NoRoomLeft, UnpackFailed, UnpackLimits, unpack
 from xpucached.service.context import to_its_end
 from xpucached.service.replay import ReplayRequest
@@ -158,6 +160,10 @@ class AheadPreparer:
         if kept.environments:
             plan = await self._replayer.lacking(OtherDriver(kept.environments, kept.stamp, {}))
             ahead = replace(ahead, entries=plan.covered)
+            refused = plan.skipped.get(NoRecipe.FAILED, 0)
+            if refused and not plan.rebuild:
+                words = f"its compiler refuses {refused} of {plan.covered + refused} entries"
+                return replace(ahead, state=AheadState.FAILED, detail=f"{words}: their programs will compile them")
             if not plan.rebuild:
                 return replace(ahead, state=AheadState.READY)
         if driver.id in self._failures:
@@ -235,13 +241,7 @@ class AheadPreparer:
     async def _unpacked(self, driver: StagedDriver, stack: contextlib.ExitStack) -> Path:
         """Unpack in a thread, which ends before we do."""
         doing = asyncio.ensure_future(asyncio.to_thread(self._unpack, driver, stack, self._cancel))
-        try:
-            return await asyncio.shield(doing)
-        except asyncio.CancelledError:
-            self._cancel.set()
-            await asyncio.wait({doing})
-            doing.exception()
-            raise
+        return await ended(doing, self._cancel.set)
 
     def _told(self, driver: StagedDriver, answered: OtherDriver) -> None:
         """Keep what programs will meet with a driver."""

@@ -14,6 +14,7 @@ from xpucached.domain.host import Host
 from xpucached.host.core_slots import CoreBudget
 from xpucached.kinds import table
 from xpucached.planning.ranking import RATE
+from xpucached.processes.outlasting import ended
 from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
 from xpucached.service.jobs import Jobs
@@ -50,16 +51,7 @@ async def to_its_end(work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwa
 
     No thread can be cancelled: what is locked for it must stay so.
     """
-    doing = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
-    cancelled: asyncio.CancelledError | None = None
-    while not doing.done():
-        try:
-            await asyncio.wait({doing})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return doing.result()
+    return await ended(asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs)))
 
 
 class TurnLock(asyncio.Lock):

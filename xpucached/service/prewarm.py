@@ -23,6 +23,7 @@ from xpucached.planning import verdict
 from xpucached.planning.baselines import summed, usual_seconds
 from xpucached.planning.prewarm import nothing_to_warm, plan_prewarm
 from xpucached.service import recordings
+from xpucached.service.context import to_its_end
 from xpucached.service.course import RunCourse
 from xpucached.service.proofs import ProofKeeper
 from xpucached.service.store_finder import make
@@ -227,9 +228,7 @@ class Prewarmer:
             raise
         finally:
             try:
-                run = await asyncio.shield(
-                    asyncio.ensure_future(asyncio.to_thread(self._finish, run, course, model, reached))
-                )
+                run = await to_its_end(self._finish, run, course, model, reached)
                 if course.outcome is not Outcome.CANCELLED:
                     await self._shifts.look(model.name)
                     if recordings.met_another_driver(context, run):

@@ -26,6 +26,7 @@ from xpucached.kinds import driver_cache, table
 from xpucached.kinds.table import KINDS
 from xpucached.processes import scratch
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
+from xpucached.processes.outlasting import ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -131,7 +132,7 @@ class RebuildJob:
         finally:
             self.cancel.set()
             if threads:
-                await asyncio.shield(asyncio.wait(threads))
+                await ended(asyncio.ensure_future(asyncio.wait(threads)))
         for thread in threads:
             thread.result()
 

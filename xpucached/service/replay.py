@@ -30,6 +30,7 @@ from xpucached.planning.replay import Pace, ReplayScope, Tail, coming, plan_repl
 from xpucached.processes import scratch
 from xpucached.service import automatic
 from xpucached.service.confirm import confirm
+from xpucached.service.context import to_its_end
 from xpucached.service.paths import real_path_if_any, real_paths
 from xpucached.service.publish import Publisher
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, workers
@@ -297,10 +298,10 @@ class Replayer:
         try:
             await work.run(handle, len(plan.rebuild))
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.to_thread(work.forget_told))
+            await to_its_end(work.forget_told)
             raise
         finally:
-            await asyncio.shield(asyncio.to_thread(results.close))
+            await to_its_end(results.close)
         results.check()
         if plan.rebuild:
             try:

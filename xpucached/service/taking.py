@@ -24,6 +24,7 @@ from xpucached.domain.bundles import ImportBundle, ImportReport
 from xpucached.domain.imports import EntriesCame, together
 from xpucached.errors import BadBundle, Unsigned, WrongHost, XpucachedError
 from xpucached.processes import child, polling
+from xpucached.processes.outlasting import ended
 from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
@@ -166,12 +167,7 @@ class BundleTaker:
         base = {**self._context.base, **places}
         doing = asyncio.ensure_future(asyncio.to_thread(_imported, order, base, cancel, note))
         try:
-            report = await asyncio.shield(doing)
-        except asyncio.CancelledError:
-            cancel.set()
-            await asyncio.wait({doing})
-            doing.exception()
-            raise
+            report = await ended(doing, cancel.set)
         except XpucachedError:
             # What came before that is in its store, and noted.
             if stores:

@@ -19,7 +19,7 @@ from xpucached.domain.ahead import AheadState, StagedDriver, StagedPackage
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.jobs import JobState
 from xpucached.domain.names import KindName
-from xpucached.domain.plans import Rebuild, ReplayPlan, ReplayReport
+from xpucached.domain.plans import NoRecipe, Rebuild, ReplayPlan, ReplayReport
 from xpucached.domain.targets import Target
 from xpucached.errors import HostError
 from xpucached.host import power, staged
@@ -49,6 +49,7 @@ class StubReplayer:
     def __init__(self) -> None:
         self.asked: list[ReplayRequest] = []
         self.left = 1
+        self.refused = 0
         self.error: HostError | None = None
         self.going = asyncio.Event()
         self.may_end = asyncio.Event()
@@ -56,7 +57,9 @@ class StubReplayer:
 
     async def lacking(self, driver: OtherDriver) -> ReplayPlan:
         assert driver.environments == (NEXT,)
-        return ReplayPlan(rebuild=(cast("Rebuild", None),) * self.left, covered=3 - self.left)
+        skipped = {NoRecipe.FAILED: self.refused} if self.refused else {}
+        rebuild = (cast("Rebuild", None),) * self.left
+        return ReplayPlan(rebuild, skipped, covered=3 - self.left - self.refused)
 
     def work(
         self, wish: ReplayRequest, *, told: Callable[[OtherDriver], None]
@@ -129,6 +132,20 @@ async def state(one: AheadPreparer) -> tuple[AheadState, str]:
     await one.look()
     (shown,) = one.shown
     return shown.state, shown.detail
+
+
+def test_what_a_compiler_refuses_is_not_called_ready(house: House) -> None:
+    async def work(one: AheadPreparer) -> None:
+        await state(one)
+        house.replayer.refused = 3
+        await one.prepare()
+        (shown,) = one.shown
+        words = "its compiler refuses 3 of 3 entries: their programs will compile them"
+        assert (shown.state, shown.detail) == (AheadState.FAILED, words)
+        assert shown.words == "not ready for driver next, which is not installed yet"
+        assert "driver-ahead" not in {event.topic for event in await house.context.events.since(0)}
+
+    house.live(work)
 
 
 def test_what_lies_in_the_place_of_what_was_kept_holds_nobody_up(house: House) -> None:

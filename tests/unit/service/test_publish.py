@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from tests import INSTANCE
 from tests.support import catalogs
 from xpucached.catalog.builds import count_built
 from xpucached.catalog.recipes import recipe_lineages
@@ -23,6 +26,7 @@ from xpucached.domain.targets import Origin, Target
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
 from xpucached.kinds.neo.targets import NAME
+from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import publish, rebuild
 from xpucached.service.context import Context
 from xpucached.service.publish import Publisher
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from xpucached.catalog.recipes import Recipes
+    from xpucached.service.jobs import Handle
 
 NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
 OLD: Final = Target(NAME, "Level Zero", "B580", "1")
@@ -117,6 +122,37 @@ def test_a_refusal_that_cannot_be_noted_ends_no_replay(
     house.results.failed(house.rebuild(0), "no", blamed=True)
     house.results.failed(house.rebuild(1), "no", blamed=True)
     assert (len(house.results.failures), house.refused()) == (2, {"lineage 1"})
+
+
+def test_a_replay_that_is_cancelled_again_and_again_waits_for_its_compilers(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work_off(job: rebuild.RebuildJob) -> None:
+        going.set()
+        job.cancel.wait(60)
+        may_end.wait(60)
+        ended.set()
+
+    monkeypatch.setattr(rebuild.RebuildJob, "work_off", work_off)
+    job = rebuild.RebuildJob(house.context, ProcessStarter({}, INSTANCE), [], (), house.results)
+
+    async def cancel() -> None:
+        task = asyncio.create_task(job.run(cast("Handle", SimpleNamespace(progress=lambda *_: None)), 1))
+        try:
+            assert await asyncio.to_thread(going.wait, 60)
+            for _ in range(3):
+                task.cancel()
+                await asyncio.wait({task}, timeout=0.01)
+                assert not task.done()
+        finally:
+            may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
+
+    asyncio.run(cancel())
 
 
 class Death(BaseException):
