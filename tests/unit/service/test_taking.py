@@ -224,7 +224,7 @@ def test_the_daemon_replays_warms_and_evicts_before_it_goes_on_with_a_bundle() -
             taker = SimpleNamespace(take=self.take, unfinished=True, again=None)
             self._taker = cast("BundleTaker", taker)
             self._parts = SimpleNamespace(part=lambda _: asyncio.Lock())  # type: ignore[assignment]
-            self._prewarmer = SimpleNamespace(throttle=SimpleNamespace())  # type: ignore[assignment]
+            self._prewarmer = SimpleNamespace(throttle=SimpleNamespace(booting=False))  # type: ignore[assignment]
             self._again = True
 
         async def take(self) -> None:
