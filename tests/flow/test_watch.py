@@ -118,6 +118,26 @@ def test_only_the_root_and_its_device_directories_are_watched(watcher: Watcher, 
     assert watcher.directories == {store, store / "device"}
 
 
+def test_what_is_moved_with_all_that_is_above_it_is_found_to_be_gone(
+    watcher: Watcher, wakes: Wakes, tmp_path: Path
+) -> None:
+    root = tmp_path / "home/cache/store"
+    root.mkdir(parents=True)
+    watcher.watch([root], [], [])
+    wakes.clear()
+    watcher.glance()
+    assert wakes.clear() == []
+
+    (tmp_path / "home").rename(tmp_path / "elsewhere")
+    watcher.glance()
+    assert wakes.clear() == [StoreChanged(root)]
+    watcher.watch([root], [], [])
+    wakes.clear()
+    # What comes back is another one for who listens.
+    (tmp_path / "elsewhere").rename(tmp_path / "home")
+    assert wakes.next() == StoreChanged(root)
+
+
 def test_a_new_device_directory_posts(watcher: Watcher, wakes: Wakes, store: Path) -> None:
     watcher.watch([store], [], [])
     wakes.clear()

@@ -407,6 +407,20 @@ def test_what_is_written_into_a_file_in_its_place_is_heard_of(
         one.until(lambda: {row["state"] for row in one.rows("ls")} == {"defective"})
 
 
+def test_a_store_that_is_moved_with_what_is_above_it_is_noticed_at_once(
+    home: Path, short_dir: Path, tmp_path: Path
+) -> None:
+    store = SyclStore(tmp_path / "above/below/store")
+    store.add()
+    with daemon(home, short_dir) as one:
+        one.configure(f'[stores]\npaths = ["{store.root}"]\n')
+        one.start()
+        one.until(lambda: len(one.rows("ls")) == 1)
+        # The next look by itself is ten minutes away.
+        (tmp_path / "above").rename(tmp_path / "elsewhere")
+        one.until(lambda: one.rows("ls") == [])
+
+
 def test_every_file_is_looked_at_once_a_day(home: Path, short_dir: Path, sycl_store: SyclStore) -> None:
     slot = sycl_store.add()
     schedule = {"XPUCACHED_SCHEDULE_SCAN_INTERVAL": "1s", "XPUCACHED_SCHEDULE_EVICT": "false"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from msgspec.structs import asdict
@@ -18,6 +18,10 @@ from xpucached.errors import Conflict, no_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+
+MOST: Final = 4096
+"""Models that are registered, as many as files of models are read."""
 
 
 def add_model(connection: sa.Connection, model: Model) -> None:
@@ -40,6 +44,10 @@ def register_model(connection: sa.Connection, model: Model, *, replaces: bool, i
     if old is not None and not (replaces or if_changed):
         message = f"a model {model.name} is registered already, and differs in: {', '.join(others)}"
         raise Conflict(message, hint="give --replace to change it; see: xpucachectl model show " + model.name)
+    registered = sa.select(sa.func.count()).select_from(MODELS).where(MODELS.c.source == REGISTERED)
+    if old is None and connection.execute(registered).scalar_one() >= MOST:
+        message = f"{MOST} models are registered, and every list of them is asked for as a whole: no more are taken"
+        raise Conflict(message, hint="take one out: xpucachectl model remove NAME")
     add_model(connection, model)
     return Added.REGISTERED if old is None else Added.REPLACED
 

@@ -52,7 +52,7 @@ _LONGEST_DIGEST: Final = 600.0
 """… and at most, while they fail."""
 
 _GLANCE: Final = 15.0
-"""Seconds between two looks of a worker at whether it is still wanted."""
+"""Seconds between two looks at the clock, and of a worker at whether it is still wanted."""
 
 _MESSAGES: Final = 200
 """So many messages of one kind may go to the journal at once; after that, one a second."""
@@ -68,9 +68,6 @@ _LOSSES: Final = 60.0
 
 _STOPPING: Final = 5.0
 """Seconds that what is going on may take to end when the daemon stops."""
-
-_CLOCK: Final = 15.0
-"""Seconds between two looks at the clock."""
 
 _RUNS: Final = {"warmed": "model-warmed", "cancelled": "", "uncached": ""}
 """What the journal hears of runs that did not fail; of those that prove nothing it hears nothing."""
@@ -261,6 +258,7 @@ class Daemon:
             await asyncio.sleep(delay)
             async with self._service.context.automatic.part(automatic.ACTIVITY):
                 await self._service.tracker.digest()
+                await asyncio.to_thread(watching.glance, self._watcher)
             failing = automatic.ACTIVITY.name in self._service.context.automatic.failing
             delay = min(delay * 2, _LONGEST_DIGEST) if failing else _DIGEST
 
@@ -268,7 +266,7 @@ class Daemon:
         """Begin anew to count when the clock was set: the scheduler would wait until the old time comes again."""
         jumps = 0
         while True:
-            await asyncio.sleep(_CLOCK)
+            await asyncio.sleep(_GLANCE)
             before, jumps = jumps, self._service.context.mind_the_clock()
             if jumps != before:
                 self._schedule.take_settings(self._settings)

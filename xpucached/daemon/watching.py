@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xpucached.settings import Settings
+    from xpucached.watch.watcher import Watcher
 
 
 def driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
@@ -27,6 +28,12 @@ def driver_places(drivers: Iterable[Mapping[str, str]]) -> tuple[Path, ...]:
         with contextlib.suppress(TimeoutError):
             found |= dict.fromkeys(deadlines.ask(named, functools.partial(watched, variables)))
     return tuple(found)
+
+
+def glance(watcher: Watcher) -> None:
+    """See whether directories that are watched are where they were; what does not answer is left to the next look."""
+    with contextlib.suppress(TimeoutError):
+        deadlines.ask("watch", watcher.glance)
 
 
 def answering(stores: Iterable[Path]) -> list[Path]:

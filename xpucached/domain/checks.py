@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from xpucached.domain.host import AUTOMATIC
 from xpucached.domain.jobs import UNDER_WAY, WARMING
 from xpucached.domain.models import Warmth
 from xpucached.domain.status import Status, Verdict
@@ -91,7 +92,7 @@ PROBLEMS: Final[Mapping[str, CheckState]] = {
     "probe-crashed": CheckState.NO_ANSWER,
     "probe-garbled": CheckState.NO_ANSWER,
     "workers-forbidden": CheckState.WORKER_FAILED,
-    "automatic-job-failed": CheckState.PROBLEM,
+    AUTOMATIC: CheckState.PROBLEM,
     "catalog-rebuilt": CheckState.PROBLEM,
     "push-failed": CheckState.PROBLEM,
     "push-overdue": CheckState.PROBLEM,

@@ -57,6 +57,10 @@ class DriverFile(Struct, frozen=True, order=True):
     package: str | None  #: ``name version``, where a package manager knows it
 
 
+AUTOMATIC: Final = "automatic-job-failed"
+"""The code of a problem with what the daemon does by itself."""
+
+
 class Problem(Struct, frozen=True):
     """Something that is missing or wrong on this host: a stable code, what it costs, what to do."""
 
@@ -68,7 +72,7 @@ class Problem(Struct, frozen=True):
 
 CODES: Final = frozenset(
     {
-        *("automatic-job-failed", "bad-settings", "catalog-failing", "catalog-rebuilt", "clock-jumped"),
+        *(AUTOMATIC, "bad-settings", "catalog-failing", "catalog-rebuilt", "clock-jumped"),
         "conflict",
         *("compiling-while-serving", "digest-changed", "driver-files-silent", "driver-missing", "driver-silent"),
         *("foreign-store", "kernel-driver-unbound", "metrics-port", "names-silent", "no-driver"),

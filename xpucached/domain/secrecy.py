@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from xpucached.domain.host import Problem
+from xpucached.domain.host import AUTOMATIC, Problem
 from xpucached.domain.jobs import Event
 
 HIDDEN: Final = "(hidden)"
@@ -43,7 +43,7 @@ _PROBLEMS: Final = frozenset(
 """Codes of problems whose sentences are ours, and name nothing but devices, stores, model files, models and
 our own port."""
 
-_SUBJECTS: Final = _PROBLEMS | {"automatic-job-failed", "bad-settings", "driver-silent"}
+_SUBJECTS: Final = _PROBLEMS | {AUTOMATIC, "bad-settings", "driver-silent"}
 """Those of problems whose subject is one of these things."""
 
 _TOPICS: Final = frozenset(

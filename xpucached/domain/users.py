@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from xpucached.domain.ahead import AheadState
-from xpucached.domain.host import Problem
+from xpucached.domain.host import AUTOMATIC, Problem
 from xpucached.domain.names import AwareDatetime, ModelName
 from xpucached.domain.status import Verdict
 
@@ -52,8 +52,12 @@ class UserStatus(Struct, frozen=True):
 
     @property
     def matters(self) -> bool:
-        """Whether a change of the driver concerns him, as far as is known."""
-        return self.seen is None or self.entries > 0 or bool(self.models) or self.state is WorkerState.FAILED
+        """Whether a change of the driver, or the next look, concerns him, as far as is known.
+
+        What his worker failed to do by itself it tries again, and it may have gone to sleep before that is due.
+        """
+        has = self.seen is None or self.entries > 0 or bool(self.models)
+        return has or self.state is WorkerState.FAILED or AUTOMATIC in self.problems
 
 
 class HostStatus(Struct, frozen=True):

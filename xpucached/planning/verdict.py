@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.domain.host import Problem
+from xpucached.domain.host import AUTOMATIC, Problem
 from xpucached.domain.models import WarmReason, Warmth
 from xpucached.domain.status import Verdict
 from xpucached.planning.prewarm import (
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 # With one of these a model that somebody declared may be missing from our list, so that "all" is not all.
 _HIDING: Final = frozenset({"bad-settings", "conflict"})
-
-AUTOMATIC: Final = "automatic-job-failed"
-"""The code of a problem with what the daemon does by itself."""
 
 UNNOTED: Final = (
     ", and it is not recorded what its program needed then: a change of it is not noticed before the model is proven"

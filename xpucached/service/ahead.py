@@ -102,6 +102,7 @@ class AheadPreparer:
         if not self._context.settings.schedule.ahead:
             self._lying, self._states = staged.Lying(), {}
             self._stop_unless(())
+            await asyncio.to_thread(self._begin)
             return
         installed = [one.package for one in self._context.present.driver if one.package]
         look = functools.partial(staged.find, installed, self._context.settings.driver.staged)
@@ -119,16 +120,20 @@ class AheadPreparer:
 
     def _remember(self, drivers: dict[str, StagedDriver]) -> None:
         """Keep what is known of these drivers, and forget the others."""
-        if self._kept is None:
-            self._kept = {one.id: one for one in self._recalled()}
-            self._sweep()
-        before, now = self._kept, self._context.clock()
+        before, now = self._begin(), self._context.clock()
         self._kept = {id_: before.get(id_) or PreparedDriver(id_, now) for id_ in drivers}
         for some in (self._pauses, self._failures):
             for id_ in some.keys() - drivers.keys():
                 del some[id_]
         if self._kept != before:
             self._write()
+
+    def _begin(self) -> dict[str, PreparedDriver]:
+        """Return what is kept; the first time, read it, and remove what a predecessor left."""
+        if self._kept is None:
+            self._kept = {one.id: one for one in self._recalled()}
+            self._sweep()
+        return self._kept
 
     async def _judge(self) -> None:
         """Say of each driver how far it is prepared for it."""

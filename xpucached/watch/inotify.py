@@ -162,6 +162,14 @@ class DirectoryWatcher:
         observer.stop()
         return observer.join
 
+    def moved(self) -> frozenset[Trigger]:
+        """Return the triggers of those directories that are not where they were.
+
+        Of what is moved above one the kernel says nothing to who listens there.
+        """
+        gone = [one for place, one in self._watched.items() if one.identity != identity(place)]
+        return frozenset(interest.trigger for one in gone for interest in one.handler.interests)
+
     def set(self, wanted: dict[Path, frozenset[Interest]]) -> tuple[list[Trigger], str]:
         """Watch these and no others; give the triggers for what is new, and why something is not watched, if so.
 

@@ -139,6 +139,13 @@ class Watcher:
         for trigger in dict.fromkeys(fresh):
             self._post(trigger)
 
+    def glance(self) -> None:
+        """Post a wake for each directory that is not where it was, though nothing was heard of it.  Blocks."""
+        with self._lock:
+            moved = self._inotify.moved()
+        for trigger in moved:
+            self._post(trigger)
+
     def use(self, options: WatchOptions) -> None:
         """Use other means from the next `watch` on."""
         with self._lock:

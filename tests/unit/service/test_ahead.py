@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
 import pytest
+from msgspec.structs import replace
 
 from tests import INSTANCE
 from tests.support import catalogs
@@ -321,9 +322,13 @@ def test_packages_are_unpacked_where_there_is_room_and_nothing_is_left(
         await one.prepare()
         assert await state(one) == (AheadState.FAILED, "it is a bomb")
         # Nor is what a predecessor that was killed had unpacked.
-        (house.place / "state/unpacked-old/deep").mkdir(parents=True)
-        await house.again().look()
-        assert sorted(path.name for path in (house.place / "state").iterdir()) == ["ahead.json"]
+        # Also where none is prepared for any more.
+        for prepares in (True, False):
+            (house.place / "state/unpacked-old/deep").mkdir(parents=True)
+            settings = house.context.settings
+            house.context.settings = replace(settings, schedule=replace(settings.schedule, ahead=prepares))
+            await house.again().look()
+            assert sorted(path.name for path in (house.place / "state").iterdir()) == ["ahead.json"]
 
     monkeypatch.setattr(ahead, "unpack", unpacked)
     house.live(work)
