@@ -158,7 +158,7 @@ class AutomaticWork:
         hint = f"{error.hint}; {part.hint}" if error.hint else part.hint
         # What the catalog cannot record is shown once and not for each part.
         if error.code != CatalogError.code or self._context.catalog.trouble is None:
-            self._context.problems.note(Problem(AUTOMATIC, message, hint, part.name))
+            self._context.problems.note(Problem("automatic-job-failed", message, hint, part.name))
         # What it quotes is our user's; the journal has other readers.
         level = logging.WARNING if news else logging.DEBUG
         log.log(level, "the daemon's own %s failed (%s); %s; status says why", part.title, error.code, part.affected)
