@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests import REPOSITORY
+from tests.support import host_stub
 from tests.support.api_stub import NASTY, NOW, Running, make_entry, make_status, running
 from tests.support.command_line import run
 from xpucached import __version__, cli, sockets
@@ -986,6 +987,25 @@ def test_the_short_way_asks_for_what_the_long_one_does(own: Running, line: str) 
     assert program.main(line.split()) == 0
     assert len(short) == 1
     assert short == asked()
+
+
+def test_the_short_way_tells_the_host_s_daemon_what_a_hook_has_to_say(
+    short_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = short_dir / "host"
+    monkeypatch.setattr(sockets, "ADMIN", str(path))
+    monkeypatch.setattr(sockets, "PUBLIC", str(path))
+    words = ["--system", "driver-changed", "--no-wait"]
+    assert quick.answer(words) is None
+    with host_stub.running(path) as host:
+        assert (quick.answer(words), host.looks) == (0, 1)
+        assert (program.main(words), host.looks) == (0, 2)
+        for others in (words[:2], words[1:], [*words, "--json"], [*words, "--timeout=1s"], [*words, "--", "x"]):
+            assert quick.answer(others) is None
+        host.refuses = True
+        assert quick.answer(words) is None
+        assert host.looks == 2
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_short_way_leaves_refusals_and_many_pages(own: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,8 @@ class Host:
 
     def __init__(self) -> None:
         self.value = histories.make_host_status()
+        self.looks = 0
+        self.refuses = False
 
     def find(self, name: str | int | None, caller: int) -> int:
         """Return the number of a user."""
@@ -41,6 +43,12 @@ class Host:
         """Return how the host stands; it is asked by root."""
         assert only is None
         return self.value
+
+    def look(self) -> None:
+        """Hear that the driver may have changed."""
+        if self.refuses:
+            raise Denied("not by you")
+        self.looks += 1
 
     async def tend(self, uid: int, request: Request[object], *, admin: bool) -> Json:
         """Return what a worker would say."""

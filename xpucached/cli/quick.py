@@ -3,7 +3,7 @@
 Most calls of xpucachectl look at something, from prompts, scripts and monitors, and most of their time would go into
 loading what decodes and writes the answer.  The daemon has all that loaded.  Whatever is unusual (words that do not
 fit into an address, a refusal, nothing found, nobody there) is left to the whole program, which asks again: so nothing
-is changed here.
+is changed here, but that hooks say that the driver may have changed.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ _NONE = ("no entries", '{"api":1,"data":{"entries":[],')
 _LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What monitoring systems call the exit statuses of a check."""
 
+_HOOK = ["--no-wait", "--system", "driver-changed"]
+"""What packages, units and timers call, sorted; the one word that changes something, and may be said twice."""
+
 _PATIENCE = 10
 _LONGEST = 4 << 20
 _BROKEN_PIPE = 141
@@ -85,6 +88,8 @@ _BROKEN_PIPE = 141
 
 def answer(argv: Sequence[str]) -> int | None:
     """Do what is asked and give the exit status; None if the whole program has to see to it."""
+    if sorted(argv) == _HOOK:
+        return _told()
     if "--" in argv:
         return _started(argv[: argv.index("--")], argv[argv.index("--") + 1 :])
     try:
@@ -111,6 +116,18 @@ def answer(argv: Sequence[str]) -> int | None:
         except (LookupError, OSError, ValueError):
             return None
         return _print(_local(_aimed(text, given), given), status)
+    return None
+
+
+def _told() -> int | None:
+    """Say to the host's daemon that the driver may have changed; None if it does not say that it heard it."""
+    asked = "POST /v1/refresh HTTP/1.1\r\nContent-Length: 0\r\nAccept: application/json\r\n"
+    try:
+        for path, owner in _daemons({"--system"}):
+            _said(path, owner, asked, b"application/json", b" 202 ")
+            return 0
+    except (LookupError, OSError, ValueError):
+        pass  # the whole program says what is wrong
     return None
 
 
@@ -257,25 +274,30 @@ class Command:
         return bool(self.filters) and self.verb == "ls" and text.startswith(_NONE)
 
     def _ask(self, target: str, head: str, media: bytes) -> str:
-        head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{head}\r\n"
-        received = bytearray()
-        connection = sockets.descriptor(self.path, owner=self.owner, timeout=_PATIENCE)
-        try:
-            if os.write(connection, head.encode("ascii")) < len(head):
-                raise LookupError
-            while part := os.read(connection, 1 << 16):
-                received += part
-                if len(received) > _LONGEST:
-                    raise LookupError
-        finally:
-            os.close(connection)
-        said, _, body = bytes(received).partition(b"\r\n\r\n")
-        first, *rest = said.lower().split(b"\r\n")
-        fits = any(line.startswith(b"content-type: " + media) for line in rest)
-        length = next((line.partition(b":")[2].strip() for line in rest if line.startswith(b"content-length:")), b"")
-        if b" 200 " not in first + b" " or not fits or length != str(len(body)).encode("ascii"):
+        return _said(self.path, self.owner, f"GET {target} HTTP/1.1\r\n{head}", media)
+
+
+def _said(path: str, owner: int | None, head: str, media: bytes, status: bytes = b" 200 ") -> str:
+    """Return what a daemon answers, whole.  Raises `LookupError` for an answer of another kind."""
+    head = f"{head}Host: localhost\r\nConnection: close\r\n\r\n"
+    received = bytearray()
+    connection = sockets.descriptor(path, owner=owner, timeout=_PATIENCE)
+    try:
+        if os.write(connection, head.encode("ascii")) < len(head):
             raise LookupError
-        return body.decode("utf-8", "replace")
+        while part := os.read(connection, 1 << 16):
+            received += part
+            if len(received) > _LONGEST:
+                raise LookupError
+    finally:
+        os.close(connection)
+    said, _, body = bytes(received).partition(b"\r\n\r\n")
+    first, *rest = said.lower().split(b"\r\n")
+    fits = any(line.startswith(b"content-type: " + media) for line in rest)
+    length = next((line.partition(b":")[2].strip() for line in rest if line.startswith(b"content-length:")), b"")
+    if status not in first + b" " or not fits or length != str(len(body)).encode("ascii"):
+        raise LookupError
+    return body.decode("utf-8", "replace")
 
 
 def _written(wanted: Command) -> tuple[str, int]:
