@@ -898,7 +898,8 @@ def test_a_model_that_fails_is_shown_and_not_tried_for_ever(
 ) -> None:
     driven(host, runtime("rt2025.2"), tmp_path / "driver", "[policy]\nattempts = 1\n")
     host.start()
-    host.ctl("model", "add", "bad", "--timeout", "1s", "--", "/bin/sh", "-c", f"echo evidence; {command}")
+    limit = "3s" if outcome == "timed-out" else "90s"
+    host.ctl("model", "add", "bad", "--timeout", limit, "--", "/bin/sh", "-c", f"echo evidence; {command}")
     failed = host.ctl("prewarm", "bad", check=None)
     assert failed.returncode == 1
     assert "not warm: bad" in failed.stdout

@@ -123,7 +123,7 @@ def test_what_cannot_be_started(tmp_path: Path) -> None:
 
 def test_time_limit_ends_even_who_ignores_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xpucached.processes.conversation.GRACE", 0.5)
-    done = shell('trap "" TERM; echo $$ > pid; sleep 60 & sleep 60; sleep 60', tmp_path, timeout=0.5)
+    done = shell('trap "" TERM; echo $$ > pid; sleep 60 & sleep 60; sleep 60', tmp_path, timeout=5)
     assert (done.outcome, done.exit_status) == (Outcome.TIMED_OUT, -9)
     assert not alive(int((tmp_path / "pid").read_text()))
 
@@ -133,14 +133,15 @@ import os, time
 if os.fork():
     os._exit(0)
 os.setsid()
-open("pid", "w").write(str(os.getpid()))
+open("new", "w").write(str(os.getpid()))
+os.rename("new", "pid")
 time.sleep(60)
 """
 
 
 def test_daemons_that_it_forks_are_ended(tmp_path: Path) -> None:
     (tmp_path / "fork.py").write_text(FORKING)
-    done = shell(f"{sys.executable} fork.py & sleep 1", tmp_path)
+    done = shell(f"{sys.executable} fork.py & while ! test -e pid; do sleep 0.05; done", tmp_path)
     assert done.outcome is None
     assert not alive(int((tmp_path / "pid").read_text()))
 
@@ -172,7 +173,7 @@ def test_a_daemon_is_ended_when_time_is_up(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("xpucached.processes.conversation.GRACE", 0.5)
     (tmp_path / "away.py").write_text(AWAY)
     pid = tmp_path / "pid"
-    done = shell(f"trap '' TERM; {sys.executable} away.py {pid}; while :; do sleep 1; done", tmp_path, timeout=3)
+    done = shell(f"trap '' TERM; {sys.executable} away.py {pid}; while :; do sleep 1; done", tmp_path, timeout=10)
     assert done.outcome is Outcome.TIMED_OUT
     assert not alive(int(pid.read_text()))
 

@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests import INSTANCE
-from tests.flow.test_watchd import OVERFLOWS, rights
+from tests.flow.test_watchd import OVERFLOWS, listens, rights
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
 from tests.support.runtimes import told
@@ -250,8 +250,7 @@ def test_a_watcher_that_goes_away_is_replaced(store: Path, short_dir: Path) -> N
     command = [sys.executable, "-m", "xpucached.watchd", "--socket", str(place)]
     service = subprocess.Popen(command)
     try:
-        Ears().until(place.exists)
-        time.sleep(0.1)
+        Ears().until(lambda: listens(place))
         with watching(store, watch_socket=place) as (watcher, ears):
             # It is the host's that serves us: of a watcher of our own there would be a thread.
             assert "watcher" not in {thread.name for thread in threading.enumerate()}

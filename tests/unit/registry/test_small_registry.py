@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ME: Final = Account("me", "word")
-QUICK: Final = RegistryAccess(plain_http=True, patience=0.3)
+QUICK: Final = RegistryAccess(plain_http=True, patience=20)
 
 
 @pytest.fixture(autouse=True)
@@ -333,9 +333,11 @@ def test_who_stalls_or_drips_is_given_up(
     ):
         registry.instead = instead
         began = time.monotonic()
+        # What answers at once is waited for on a busy machine, too.
+        patience = 20 if instead is no_http else 0.3
         with pytest.raises((RegistryError, BadBundle), match=why):
-            pull(registry, tmp_path / str(number))
-        assert time.monotonic() - began < 5
+            pull(registry, tmp_path / str(number), access=replace(QUICK, patience=patience))
+        assert time.monotonic() - began < 25
         assert not (tmp_path / str(number)).exists()
     registry.released.set()
 

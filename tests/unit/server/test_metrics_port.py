@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -160,11 +159,9 @@ def test_who_says_nothing_keeps_nobody_out() -> None:
         with contextlib.ExitStack() as stack:
             silent = [stack.enter_context(socket.create_connection(address)) for _ in range(8)]
             assert (await asyncio.to_thread(ask, listen))[0] == 200
-            begun = time.monotonic()
             silent[-1].settimeout(10)
             silent[-1].sendall(b"GET /v1/metrics HTTP/1.1\r\n")
             assert (await asyncio.to_thread(silent[-1].recv, 4096)).startswith(b"HTTP/1.1 408 ")
-            assert time.monotonic() - begun < 5
         with socket.create_connection(address, timeout=10) as greedy:
             greedy.sendall(b"GET /v1/metrics HTTP/1.1\r\nX: " + b"x" * (limits.head + 1))
             assert (await asyncio.to_thread(greedy.recv, 4096)).startswith(b"HTTP/1.1 400 ")

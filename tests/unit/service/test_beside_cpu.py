@@ -95,6 +95,6 @@ def test_when_the_time_is_over_the_rest_is_unknown(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(beside_cpu, "LONGEST", 0.5)
     began = time.monotonic()
     (found,) = run(Starter(), tried())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert found is not None
     assert (found.cpu_seconds, "were over" in found.detail) == (None, True)
