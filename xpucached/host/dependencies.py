@@ -41,8 +41,10 @@ _LONGEST: Final = 4096
 
 _PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-_IMPORT: Final = re.compile(r"^[ \t]*import[ \t]+([^\n#;]+)", re.MULTILINE)
-_FROM: Final = re.compile(r"^[ \t]*from[ \t]+([.\w]{1,500})[ \t]+import[ \t]+(\([^)]{0,2000}\)|[^\n#;]+)", re.MULTILINE)
+_IMPORT: Final = re.compile(r"(?:^|[:;])[ \t]*import[ \t]+([^\n#;]+)", re.MULTILINE)
+_FROM: Final = re.compile(
+    r"(?:^|[:;])[ \t]*from[ \t]+([.\w]{1,500})[ \t]+import[ \t]+(\([^)]{0,2000}\)|[^\n#;]+)", re.MULTILINE
+)
 _MOST_LISTED: Final = 1000
 """Names of one import: a line of a megabyte must not become gigabytes of names."""
 
@@ -58,6 +60,10 @@ _BETWEEN: Final = re.compile(r"[\s;|&()'\"]+")
 _NAME: Final = re.compile(r"[^\W\d]\w*\Z")
 _SITES: Final = frozenset({"site-packages", "dist-packages"})
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+_OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
+"""One of Python's that has a value, which may stand in the same word, as may others before it."""
+_SHELL_VALUE: Final = re.compile(r"[-+](?!-)\w*[oO]|--(?:rcfile|init-file)", re.ASCII)
+"""One of a shell's that has a value, in the next word."""
 
 
 class Needs:
@@ -160,7 +166,7 @@ class Needs:
         """Note what the words of a command name: interpreters, scripts, modules and files."""
         ahead = deque(words)
         after: str | None = None  # what an interpreter still waits for
-        python = shell = False
+        python = shell = text = False
         seen = 0
         while ahead and seen < _WORDS:
             word = ahead.popleft()
@@ -172,19 +178,24 @@ class Needs:
                     self._modules([word], [self._directory, *self._roots()])
                 elif given == "-c" and python:
                     self._imports(word, self._directory, "")
-                elif given == "-c" and shell:
-                    ahead.extendleft(reversed(_split(word)))
                 python = python and given in _WITH_VALUE
                 continue
-            if _PYTHON.match(name) or name in _SHELLS:
-                python, shell = bool(_PYTHON.match(name)), name in _SHELLS
+            if text and not word.startswith(("-", "+")):
+                text = False
+                ahead.extendleft(reversed(_split(word)))
+            elif _PYTHON.match(name) or name in _SHELLS:
+                python, shell, text = bool(_PYTHON.match(name)), name in _SHELLS, False
                 found = self._which(word)
                 if found is not None:
                     self._program(found, 0)
             elif python and word.startswith("-"):
-                after = word if word in {"-m", "-c", *_WITH_VALUE} else None
-            elif shell and word.startswith("-"):
-                after = "-c" if word.endswith("c") and not word.startswith("--") else None
+                after = word if word in _WITH_VALUE else None
+                if option := _OPTION.fullmatch(word):
+                    after = f"-{option[1]}"
+                    ahead.extendleft([option[2]] if option[2] else [])
+            elif shell and word.startswith(("-", "+")):
+                text = text or ("c" in word and not word.startswith("--"))
+                after = word if _SHELL_VALUE.fullmatch(word) else None
             else:
                 if python or shell or word.endswith(".py"):
                     self._named_script(word, python=python or word.endswith(".py"))
@@ -368,7 +379,10 @@ def _is_file(path: str) -> bool:
 
 
 def _split(text: str) -> list[str]:
+    """Return the words of a shell's command, and what stands between its parts."""
+    words = shlex.shlex(text[:_TEXT], posix=True, punctuation_chars=True)
+    words.whitespace_split, words.commenters = True, ""
     try:
-        return shlex.split(text[:_TEXT])[:_WORDS]
+        return list(itertools.islice(words, _WORDS))
     except ValueError:
-        return []
+        return _BETWEEN.split(text[:_TEXT])[:_WORDS]
