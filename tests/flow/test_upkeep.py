@@ -47,10 +47,10 @@ from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, HostError, Unconfirmed
 from xpucached.kinds import fs, sycl, table
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, automatic, replay, scan, upkeep
+from xpucached.service import Service, automatic, models, replay, scan, upkeep
 from xpucached.service.context import Context
 from xpucached.service.survey import Surveyor
-from xpucached.settings import loading
+from xpucached.settings import loading, model_files
 from xpucached.watch import watcher
 
 if TYPE_CHECKING:
@@ -197,6 +197,25 @@ def test_where_keys_cannot_be_looked_at_the_rest_is_done_all_the_same(
     with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
         asyncio.run(work(catalog))
     assert done == ["tidy"]
+
+
+def test_model_files_that_do_not_answer_hold_up_no_look(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(models, "_READING", 0.1)
+    monkeypatch.setattr(model_files, "models", lambda *_, **__: answer.wait(60) and ((), ()))
+
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+        status = await look(service, Started())
+        assert [one.subject for one in status.problems if one.code == "automatic-job-failed"] == ["models"]
+        assert "does not answer" in next(one.message for one in status.problems if one.subject == "models")
+        await service.stop()
+
+    try:
+        with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+            asyncio.run(work(catalog))
+    finally:
+        answer.set()
 
 
 def test_a_status_says_that_something_goes_on_from_the_end_of_a_look_on(short_dir: Path) -> None:

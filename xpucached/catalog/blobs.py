@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import zlib
 from typing import TYPE_CHECKING, Final
+
+from xpucached import state_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
 LARGEST: Final = 16 << 20
 """Bytes of one text."""
+
+_READ: Final = 2 * LARGEST
+"""Bytes of a file that are read: what cannot be made shorter takes a little more than it has."""
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}\Z")
 _LEVEL: Final = 6
@@ -55,9 +61,11 @@ class Blobs:
         """Read a text; None if it is not there, or not what was kept: then it goes, so that it can be kept again."""
         path = self._folder / digest
         try:
-            content = path.read_bytes()
-        except OSError:
-            return None
+            content = state_files.read(path, _READ)
+        except OSError as error:
+            if not isinstance(error, PermissionError) and error.errno != errno.ELOOP:
+                return None
+            content = b""  # a link or a pipe is nothing that was kept
         with contextlib.suppress(zlib.error):
             text = zlib.decompressobj().decompress(content, LARGEST)
             if hashlib.sha256(text).hexdigest() == digest:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from xpucached import codec, messages, state_files
+from xpucached import codec, deadlines, messages, state_files
 from xpucached.domain.pushes import PushOutcome
 
 if TYPE_CHECKING:
@@ -47,5 +47,5 @@ def set_up(push: str, configuration: Path) -> datetime | None:
     times = [0.0]
     for path in (configuration, key(configuration)):
         with contextlib.suppress(OSError):
-            times.append(path.stat().st_mtime)
+            times.append(deadlines.ask(path, path.stat).st_mtime)
     return datetime.fromtimestamp(max(times), UTC)

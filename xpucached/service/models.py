@@ -8,6 +8,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING
 
+from xpucached import deadlines
 from xpucached.catalog.events import MODEL_REMOVED
 from xpucached.catalog.models import (
     all_models,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_READING = 60.0
+"""Seconds that it may take to read all model files of a folder."""
+
 
 def _account() -> str:
     """Return our user's name.  Raises `Unavailable`: without it nobody knows which of the host's models are ours."""
@@ -48,6 +52,14 @@ def _account() -> str:
     except KeyError:
         uid = os.getuid()
         raise Unavailable(f"nobody knows user {uid} now", hint=f"see: getent passwd {uid}; sssd or nscd") from None
+
+
+def _read(folder: Path, user: str | None = None) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
+    """Read the model files of a folder.  Raises `Unavailable` where they do not answer: other looks go on."""
+    try:
+        return deadlines.ask(("models", folder), lambda: model_files.models(folder, user=user), _READING)
+    except TimeoutError as error:
+        raise Unavailable(f"{folder}: {error.strerror}", hint="what they said before stays; see: findmnt") from error
 
 
 def _reload() -> str:
@@ -76,10 +88,10 @@ class ModelKeeper:
     def _load(self) -> Collection[ModelName]:
         """Read them; give the models whose files are gone."""
         config, catalog = self._context.settings, self._context.catalog
-        declared, problems = model_files.models(config.paths.models)
+        declared, problems = _read(config.paths.models)
         damaged = {problem.subject for problem in problems}
         if config.host_models is not None:
-            theirs, more = model_files.models(config.host_models, user=_account())
+            theirs, more = _read(config.host_models, _account())
             # What is wrong with others' files is theirs to hear; the host's daemon says it.
             names = {model.name for model in theirs}
             declared = (*theirs, *(model for model in declared if model.name not in names))

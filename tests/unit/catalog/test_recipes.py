@@ -128,7 +128,7 @@ def test_beyond_the_bounds_the_oldest_go_with_their_parts(
     assert len(list(folder.iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "changed", "endless"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed", "endless", "link", "pipe"])
 def test_a_recipe_whose_parts_are_damaged_is_none(store: RecipeStore, folder: Path, damage: str) -> None:
     twice(store, recipe())
     path = max(folder.iterdir(), key=lambda one: one.name)
@@ -139,6 +139,12 @@ def test_a_recipe_whose_parts_are_damaged_is_none(store: RecipeStore, folder: Pa
             path.write_bytes(path.read_bytes()[:8])
         case "changed":
             path.write_bytes(Blobs(folder / "x").put(b"another")[0].encode())
+        case "link":
+            path.rename(folder / "elsewhere")
+            path.symlink_to(folder / "elsewhere")
+        case "pipe":
+            path.unlink()
+            os.mkfifo(path)
         case "endless":
             path.write_bytes(zlib.compress(bytes(LARGEST * 4)))
     assert store.recorded(KIND, EntryKey("a")) is None
