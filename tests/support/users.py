@@ -66,7 +66,8 @@ def interpreter(place: Path) -> tuple[str, dict[str, str]]:
     package = place / "xpucached"
     if not package.exists():
         for folder, copy in (("xpucached", package), ("migrations", package / "migrations")):
-            shutil.copytree(REPOSITORY / folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            # With its byte code, as they can write none; what is still being written has another name, and goes.
+            shutil.copytree(REPOSITORY / folder, copy, ignore=shutil.ignore_patterns("*.pyc.*"))
     libraries = [path for path in sys.path if path.endswith("-packages")]
     variables = {"PYTHONPATH": ":".join([str(place), *libraries])}
     other = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
