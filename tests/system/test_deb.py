@@ -135,9 +135,13 @@ def test_what_is_in_it_is_root_s_and_has_its_place(debs: Path) -> None:
     assert not [name for name in names if re.search(r"/(tests?|__pycache__)/", name)]
 
 
-def test_lintian_finds_nothing_serious(debs: Path) -> None:
+def test_lintian_finds_nothing_serious(debs: Path, wheel: Path, tmp_path: Path) -> None:
+    lintian = tool("lintian")
+    assert debs.is_dir()
+    # To it, one that is not compressed is none to be delivered.
+    delivered = make_deb.build(wheel, WHEELS, tmp_path, FIRST, ("-Zgzip", "-z1"))
     done = subprocess.run(
-        [tool("lintian"), "--allow-root", "--fail-on=error", deb(debs, FIRST)],
+        [lintian, "--allow-root", "--fail-on=error", delivered],
         capture_output=True,
         text=True,
         check=False,
