@@ -199,7 +199,10 @@ def _tell_daemon(options: Namespace, came: Sequence[EntriesCame]) -> None:
     try:
         _note(options, came)
     except XpucachedError as error:
-        print(f"xpucachectl: no daemon noted where these entries came from: {plain(error.message)}", file=sys.stderr)
+        # Where an image is built nobody expects one.
+        if options.verb != "replay":
+            words = f"no daemon noted where these entries came from: {plain(error.message)}"
+            print(f"xpucachectl: {words}", file=sys.stderr)
 
 
 def _note(options: Namespace, came: Iterable[EntriesCame]) -> None:
@@ -214,7 +217,8 @@ def _note(options: Namespace, came: Iterable[EntriesCame]) -> None:
             for first in range(0, len(one.made), imports.MOST):
                 made = one.made[first : first + imports.MOST]
                 of = {name: getattr(one.source, name) for name in one.source.__struct_fields__}
-                kind = imports.NoteComing if one.coming else imports.NoteImport
+                # A replay fills a store apart, which nobody need look at for it.
+                kind = imports.NoteComing if one.coming or options.verb == "replay" else imports.NoteImport
                 client.call(kind(bundle=one.bundle, made=made, **of))
 
 

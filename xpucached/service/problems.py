@@ -46,7 +46,7 @@ class ProblemList:
 
     def forget(self, subject: str) -> None:
         """Show no trouble of something that is gone."""
-        for key in [key for key in self._now if key[1] == subject]:
+        for key in [key for key in list(self._now) if key[1] == subject]:
             self._now.pop(key, None)
 
     def all(self) -> tuple[Problem, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
+from msgspec.structs import replace
 
 from xpucached.api import imports
 from xpucached.cli import bundles, connect
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 DIGEST = f"sha256:{'1' * 64}"
+MADE = (MadeEntry(KindName("sycl"), Path("/s"), EntryKey("1/2/3/4/0"), "", ""),)
+FIELDS: dict[str, Any] = {"bundle": DIGEST, "made": MADE, "signer": "key", "signing_key": DIGEST, "digests": (DIGEST,)}
 COMING = EntriesCame(
     DIGEST,
     BundleSource("key", DIGEST, (DIGEST,)),
-    (MadeEntry(KindName("sycl"), Path("/s"), EntryKey("1/2/3/4/0"), "", ""),),
+    MADE,
     coming=True,
 )
 
@@ -44,8 +47,31 @@ def test_a_daemon_is_told_each_time_and_looked_for_once_where_there_is_none(
         return client, False
 
     monkeypatch.setattr(connect, "reach", reach)
-    tell = bundles._Foreteller(Namespace())
+    tell = bundles._Foreteller(Namespace(verb="bundle import"))
     for _ in range(3):
         tell(COMING)
-    told = imports.NoteComing(bundle=DIGEST, made=COMING.made, signer="key", signing_key=DIGEST, digests=(DIGEST,))
+    told = imports.NoteComing(**FIELDS)
     assert (len(looked), asked) == ((3, [told] * 3) if daemon else (1, []))
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind", "said"),
+    [("bundle import", imports.NoteImport, True), ("replay", imports.NoteComing, False)],
+)
+def test_a_replay_has_nobody_look_at_its_store_and_expects_no_daemon(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, kind: type[object], *, said: bool
+) -> None:
+    asked: list[object] = []
+    client = MagicMock(call=asked.append)
+    client.__enter__.return_value = client
+    monkeypatch.setattr(connect, "reach", lambda _options: (client, False))
+    came = replace(COMING, coming=False)
+    bundles._tell_daemon(Namespace(verb=verb), [came])
+    assert asked == [kind(**FIELDS)]
+
+    def away(_options: Namespace) -> None:
+        raise XpucachedError("no daemon answers")
+
+    monkeypatch.setattr(connect, "reach", away)
+    bundles._tell_daemon(Namespace(verb=verb), [came])
+    assert ("no daemon noted" in capsys.readouterr().err) is said
