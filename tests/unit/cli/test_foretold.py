@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
 
 import pytest
@@ -22,13 +22,19 @@ if TYPE_CHECKING:
 
 DIGEST = f"sha256:{'1' * 64}"
 MADE = (MadeEntry(KindName("sycl"), Path("/s"), EntryKey("1/2/3/4/0"), "", ""),)
-FIELDS: dict[str, Any] = {"bundle": DIGEST, "made": MADE, "signer": "key", "signing_key": DIGEST, "digests": (DIGEST,)}
 COMING = EntriesCame(
     DIGEST,
     BundleSource("key", DIGEST, (DIGEST,)),
     MADE,
     coming=True,
 )
+
+
+Noted = imports.NoteComing | imports.NoteImport
+
+
+def noted(kind: type[Noted]) -> Noted:
+    return kind(bundle=DIGEST, made=MADE, signer="key", signing_key=DIGEST, digests=(DIGEST,))
 
 
 @pytest.mark.parametrize("daemon", [True, False])
@@ -50,7 +56,7 @@ def test_a_daemon_is_told_each_time_and_looked_for_once_where_there_is_none(
     tell = bundles._Foreteller(Namespace(verb="bundle import"))
     for _ in range(3):
         tell(COMING)
-    told = imports.NoteComing(**FIELDS)
+    told = noted(imports.NoteComing)
     assert (len(looked), asked) == ((3, [told] * 3) if daemon else (1, []))
 
 
@@ -59,7 +65,7 @@ def test_a_daemon_is_told_each_time_and_looked_for_once_where_there_is_none(
     [("bundle import", imports.NoteImport, True), ("replay", imports.NoteComing, False)],
 )
 def test_a_replay_has_nobody_look_at_its_store_and_expects_no_daemon(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, kind: type[object], *, said: bool
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, kind: type[Noted], *, said: bool
 ) -> None:
     asked: list[object] = []
     client = MagicMock(call=asked.append)
@@ -67,7 +73,7 @@ def test_a_replay_has_nobody_look_at_its_store_and_expects_no_daemon(
     monkeypatch.setattr(connect, "reach", lambda _options: (client, False))
     came = replace(COMING, coming=False)
     bundles._tell_daemon(Namespace(verb=verb), [came])
-    assert asked == [kind(**FIELDS)]
+    assert asked == [noted(kind)]
 
     def away(_options: Namespace) -> None:
         raise XpucachedError("no daemon answers")
