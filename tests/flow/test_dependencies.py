@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import resource
 import shutil
 import sys
 import threading
@@ -315,6 +316,22 @@ def test_a_program_s_own_modules_are_told_however_many_are_installed(monkeypatch
     own.__file__ = "/opt/application/own.py"
     monkeypatch.setitem(sys.modules, "own", own)
     assert "/opt/application/own.py" in evidence.own_modules()
+
+
+def test_where_no_file_can_be_opened_it_is_not_said_what_a_model_needs(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import helper\n")
+    (tmp_path / "helper.py").touch()
+    (tmp_path / "model").mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for command in ((sys.executable, "app.py"), ("true", "model")):
+        of = workload(tmp_path, *command)
+        assert named(of)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                named(of)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- what changed -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
-from xpucached.host.digests import head, names, ordinary
+from xpucached.host.digests import beginning, names, ordinary, told_of_file
 from xpucached.printing import encodable
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Needs:
         self.add(path, Role.PROGRAM)
         if _PYTHON.match(os.path.basename(path)):
             self._packages_of(path)
-        begin = head(path, 256)
+        begin = beginning(path, 256)
         if not begin.startswith(b"#!") or depth > 1:
             return
         line = os.fsdecode(begin[2:].partition(b"\n")[0]).split()
@@ -143,7 +143,8 @@ class Needs:
         library = os.path.join(os.path.dirname(os.path.dirname(interpreter)), "lib")
         try:
             found = names(library, _FOLDER) or []
-        except OSError:
+        except OSError as error:
+            told_of_file(error)
             return
         for name, _ in found:
             if _PYTHON.match(name):
@@ -154,7 +155,8 @@ class Needs:
         """Note the packages that are installed in a directory."""
         try:
             found = names(site, MOST)
-        except OSError:
+        except OSError as error:
+            told_of_file(error)
             return
         self.add(site, Role.PACKAGES)
         for name in packages(found or ()).values():
@@ -243,7 +245,8 @@ class Needs:
             return
         try:
             found = names(path, _FOLDER)
-        except OSError:
+        except OSError as error:
+            told_of_file(error)
             return
         self.add(path, Role.FOLDER)
         for name, folder in found or ():
@@ -278,7 +281,7 @@ class Needs:
             self._imports(self._text(path), root, package)
 
     def _text(self, path: str) -> str:
-        content = head(path, min(_TEXT, self._left))
+        content = beginning(path, min(_TEXT, self._left))
         self._left -= len(content)
         return content.decode("utf-8", "replace")
 

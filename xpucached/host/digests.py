@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -24,6 +25,12 @@ class Unread(Exception):
 
 class Enough(Unread):
     """A file is not read now, because enough was read already."""
+
+
+def told_of_file(error: OSError) -> None:
+    """Raise what says nothing of a file, but that this process can open none just now."""
+    if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+        raise error
 
 
 class Reader:
@@ -58,10 +65,21 @@ class Reader:
 def head(path: str, size: int) -> bytes:
     """Return the beginning of a regular file; nothing of anything else, or of what cannot be read."""
     try:
+        return beginning(path, size)
+    except OSError:
+        return b""
+
+
+def beginning(path: str, size: int) -> bytes:
+    """Return the same.  Raises OSError where no file can be opened now."""
+    try:
         if not stat.S_ISREG(os.stat(path).st_mode) or not ordinary(path):
             return b""
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (OSError, ValueError):
+    except OSError as error:
+        told_of_file(error)
+        return b""
+    except ValueError:
         return b""
     try:
         return os.read(descriptor, size) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""

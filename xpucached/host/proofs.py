@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host.dependencies import MOST, Needs, packages, site_of
-from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary
+from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary, told_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -234,7 +234,10 @@ def _look(path: str, role: Role) -> Dependency | None:
         if not (stat.S_ISDIR if folder else stat.S_ISREG)(found.st_mode):
             return None
         digest = names_digest(path, role) if folder else ""
-    except (OSError, ValueError):
+    except OSError as error:
+        told_of_file(error)
+        return None
+    except ValueError:
         return None
     # A directory's size and times say less than its names.
     size, version = (0, "") if folder else (found.st_size, _version(path) if role is Role.PACKAGE else "")

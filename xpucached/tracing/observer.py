@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -136,7 +137,10 @@ def report(
 
 def _others(environ: Mapping[str, str], began: datetime) -> Iterator[OtherCache]:
     since = began.timestamp() - _CLOCK
-    here = Path.cwd()
+    here: Path | None = None
+    with contextlib.suppress(OSError):
+        # The program may have removed it.
+        here = Path.cwd()
     nobody = Process(0, os.getuid(), began, "", here, environ)
     for name, kind in KINDS.items():
         place = kind.discovery.locate(nobody) if kind.tracer is None else None

@@ -133,6 +133,15 @@ def test_what_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:
         assert reported(listener, environ, *ours).partition("warm:")[2] == more.partition("warm:")[2]
 
 
+def test_a_program_that_removes_its_directory_is_told_of_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    assert "ended" in reported(observer.Listener({}), {"HOME": str(tmp_path)})
+
+
 def test_what_goes_while_a_cache_is_looked_at_hides_nothing_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
