@@ -216,6 +216,10 @@ def test_model_files_that_do_not_answer_hold_up_no_look(short_dir: Path, monkeyp
             asyncio.run(work(catalog))
     finally:
         answer.set()
+        # Nobody else is to be told that these files are silent.
+        for one in threading.enumerate():
+            if one.name == "patience":
+                one.join(60)
 
 
 def test_a_status_says_that_something_goes_on_from_the_end_of_a_look_on(short_dir: Path) -> None:
