@@ -27,7 +27,7 @@ import psutil
 import pytest
 
 from tests import REPOSITORY
-from tests.support import catalogs, runtimes
+from tests.support import catalogs, forks, runtimes
 from tests.support.builders import SyclStore
 from tests.support.daemons import PATIENCE, Daemon, daemon
 from xpucached.domain.jobs import JobState, Progress
@@ -833,12 +833,8 @@ def test_killed_at_any_moment_nothing_is_lost(host: Daemon, sycl_store: SyclStor
                 os.utime(path, (time.time() - 9e5, time.time() - 9e5))
         host.start()
         kept = len(list(trash.glob("*")))
-        client = subprocess.Popen(
-            [sys.executable, "-m", "xpucached.cli", "--user", "evict"],
-            env=host.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with Path(os.devnull).open("wb") as nowhere:
+            client = forks.start(forks.CTL, ["--user", "evict"], host.environment, nowhere.fileno(), nowhere.fileno())
         while client.poll() is None and len(list(trash.glob("*"))) == kept:
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.2))

@@ -369,7 +369,8 @@ def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
     second = runtime("drv2025.3")
     link, root = tmp_path / "driver", tmp_path / "cache"
     sources, good, add = beside(filled, root)
-    for levels in range(34, 38):
+    # Where two are compiled at a time, the third comes to a compiler that took the place of one that was ended.
+    for levels in range(34, 37):
         add(bomb(levels))
     for number, claim in enumerate((1 << 30, 1 << 62)):
         leaf = sources[0].parents[1] / str(number)
@@ -383,7 +384,7 @@ def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
     replayer.configure(text.replace("[driver]\n", "[driver]\ncompile_timeout = '5s'\n"))
     replayer.start()
     report = replayer.ask("replay")["report"]
-    assert (report["rebuilt"], report["failed"]) == (len(sources), 4)  # type: ignore[index]
+    assert (report["rebuilt"], report["failed"]) == (len(sources), 3)  # type: ignore[index]
     assert any("took too long" in one or "longer than" in one for one in report["failures"])  # type: ignore[index]
     assert replayer.process is not None
     with Path(f"/proc/{replayer.process.pid}/status").open() as status:
