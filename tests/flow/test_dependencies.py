@@ -533,6 +533,26 @@ def test_what_changes_while_its_proof_is_written_down_is_noticed(place: Path, mo
     assert changes(needs, of.directory) == ("app.py was modified",)
 
 
+def test_another_name_that_comes_while_it_is_read_is_no_change(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = place / "app.py"
+    read = Reader.digest
+
+    def late(reader: Reader, path: str) -> str:
+        found = read(reader, path)
+        if path == str(script):
+            script.chmod(script.stat().st_mode ^ 0o100)
+        return found
+
+    monkeypatch.setattr(Reader, "digest", late)
+    of, needs = of_place(place)
+    monkeypatch.undo()
+
+    assert changes(needs, of.directory) == ()
+    # It was read.
+    edited_in_secret(place)
+    assert changes(needs, of.directory) == ("app.py was modified",)
+
+
 def test_what_a_run_writes_itself_is_no_evidence(place: Path) -> None:
     of, _ = of_place(place)
     before = proofs.named(of, {})

@@ -219,11 +219,15 @@ def _read(one: Dependency, known: Dependency | None, reader: Reader) -> Dependen
         return replace(one, digest=known.digest)
     try:
         digest = reader.digest(one.path)
+        # What was written since the look at it is not what was proven, and its digest would prove it.
+        now = _look(one.path, one.role)
+        if now is None or not alike(one, now):
+            return one
+        if not _same(one, now) and reader.digest(one.path) != digest:
+            return one
     except (OSError, ValueError, Unread):
         return one
-    # What was written since the look at it is not what was proven, and its digest would prove it.
-    now = _look(one.path, one.role)
-    return replace(one, digest=digest) if now is not None and _same(one, now) else one
+    return replace(now, digest=digest)
 
 
 def _look(path: str, role: Role) -> Dependency | None:
