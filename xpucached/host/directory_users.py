@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from xpucached import mounts
 from xpucached.host import process_times
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-
-_LONGEST: Final = 8 << 20
-"""Bytes of a list of what a process has mapped."""
 
 
 def users(places: Collection[Path]) -> Mapping[Path, str]:
@@ -58,10 +55,14 @@ def _used(process: str) -> Iterator[bytes]:
             with contextlib.suppress(OSError):
                 yield os.fsencode(os.readlink(number.path))  # noqa: PTH115 - many of them
     with open(f"{process}/maps", "rb") as maps:  # noqa: PTH123 - of many processes
-        for line in maps.read(_LONGEST).split(b"\n"):
-            fields = line.split(None, 5)
+        # As many lines as the kernel lets a process have: what is not looked at would be taken for not in use.
+        for line in maps:
+            fields = line.rstrip(b"\n").split(None, 5)
             if len(fields) > 5 and fields[5].startswith(b"/"):  # noqa: PLR2004 - the sixth is the path
                 yield fields[5]
+                if b"\\012" in fields[5]:
+                    # So the kernel writes the end of a line here.
+                    yield fields[5].replace(b"\\012", b"\n")
 
 
 def _name(pid: int) -> str:

@@ -1,0 +1,51 @@
+"""Which programs use a directory: whatever it is called, and whatever else they have mapped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from xpucached.host import directory_users
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAPPED: Final = """
+import ctypes, mmap, os, sys
+# What is mapped first lies above, and is listed last.
+with open(sys.argv[1], "rb") as file:
+    used = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+if pages := int(sys.argv[3]):
+    with open(sys.argv[2], "w+b") as file:
+        file.truncate(pages * mmap.PAGESIZE)
+        other = mmap.mmap(file.fileno(), 0)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(other))
+    for page in range(0, pages, 2):
+        # Each with other rights than its neighbours is a mapping of its own.
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(begin + page * mmap.PAGESIZE), ctypes.c_size_t(1), 1)
+# A mapping of Python's has its file open, too.
+os.closerange(3, 256)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(("name", "pages"), [("plain", 0), ("two\nlines", 0), ("many", 50_000)])
+def test_a_directory_of_which_a_program_has_a_file_mapped_is_in_use(tmp_path: Path, name: str, pages: int) -> None:
+    place = tmp_path / name
+    place.mkdir()
+    (place / "kernel.so").write_bytes(bytes(4096))
+    other = tmp_path / ("long" * 50)
+    words = [sys.executable, "-c", _MAPPED, str(place / "kernel.so"), str(other), str(pages)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"mapped\n"
+            found = directory_users.users({place})
+        finally:
+            program.communicate()
+    assert f"(process {program.pid})" in found.get(place, "")
