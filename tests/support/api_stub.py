@@ -785,7 +785,7 @@ def running(
         ready.set()
         await end.wait()
         await made.stop()
-        unix_sockets.clear(path)
+        unix_sockets.remove(path, unix_sockets.identity(path))
         # A task that outlives the server would be forgotten in silence.
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         assert not left, left

@@ -71,7 +71,7 @@ def running(path: Path) -> Iterator[Host]:
         ready.set()
         await end.wait()
         await made.stop()
-        unix_sockets.clear(path)
+        unix_sockets.remove(path, unix_sockets.identity(path))
 
     thread = threading.Thread(target=lambda: asyncio.run(live()))
     thread.start()
