@@ -931,7 +931,7 @@ def test_a_model_whose_program_changed_is_not_warm_and_says_what_changed(keeper:
     keeper.start()
     assert stands(keeper) == ("changed", 1)
     keeper.ctl("prewarm", "--stale")
-    assert stands(keeper) == ("warm", 0)
+    keeper.until(lambda: stands(keeper) == ("warm", 0))
     assert keeper.rows("runs", "net")[0]["reason"] == "program-changed"
     assert tuple(keeper.rows("runs", "net")[0]["changes"]) == told  # type: ignore[arg-type]
     assert keeper.rows("runs", "net")[0]["kernel"] == os.uname().release
