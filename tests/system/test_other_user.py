@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -10,13 +12,14 @@ import pytest
 
 from tests.support.builders import SyclStore
 from tests.support.daemons import Daemon, daemon
-from tests.support.users import NOBODY, interpreter
+from tests.support.users import NOBODY, interpreter, site, unused, user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.runtimes import Runtime
+    from tests.support.users import User
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -129,3 +132,69 @@ def test_a_prewarm_as_another_user_touches_nothing_outside_that_users_rights(
     assert {place: everything(place) for place in before} == before
     assert any(name.endswith(".bin") for name in made)
     assert {owner for owner, *_ in made.values()} == {NOBODY}
+
+
+def installed(place: Path) -> tuple[str, dict[str, str]]:
+    """Return a Python that other users may start, and that finds us without variables, as isolated programs must."""
+    program, variables = interpreter(place)
+    subprocess.run([program, "-m", "venv", "--without-pip", place / "venv"], check=True)
+    [libraries] = (place / "venv").glob("lib/python3.*/site-packages")
+    (libraries / "ours.pth").write_text("".join(f"{one}\n" for one in variables["PYTHONPATH"].split(":")))
+    return str(place / "venv/bin/python"), {}
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
+def test_what_one_user_exported_is_taken_in_by_another_who_trusts_the_key_and_compiles_nothing(
+    runtime: Callable[[str], Runtime],
+) -> None:
+    pytest.importorskip("cryptography")
+    real = runtime("rt2025.2")
+    with site() as place:
+        program, variables = installed(place)
+        driver = {"LD_LIBRARY_PATH": str(real.lib), "OCL_ICD_FILENAMES": str(real.driver)}
+        maker, taker = (user(unused(number), place, program, variables | driver) for number in range(2))
+        check = place / "xpucached/libexec/sycl_check.py"
+        words = (program, "-I", "-S", "-B", check, "--layout", "2", "--shape", "parts")
+
+        def compiled(one: User) -> tuple[int, int]:
+            """Let that user run a program; give how many entries it found, and how many it made."""
+            cache = real.environment(one.home / "store", trace=True, plain=True) | {"HOME": str(one.home)}
+            done = one.call(*words, "--library", real.lib / "libsycl.so.8", env=cache)
+            told = done.stdout + done.stderr
+            return told.count("using cached device binary"), told.count("has been cached")
+
+        def taken() -> dict[str, dict[str, object]]:
+            into = ("--into", taker.home / "store", "--binaries=require", "--json")
+            told: dict[str, dict[str, object]] = json.loads(
+                taker.ctl("bundle", "import", bundle, *into, check=None).stdout
+            )
+            return told
+
+        found, made = compiled(maker)
+        assert (found, made > 0) == (0, True)
+        maker.ctl("bundle", "keygen", maker.home / "key")
+        bundle = place / "bundle.tar"
+        maker.ctl(
+            "bundle",
+            "export",
+            maker.home / "bundle.tar",
+            "--store",
+            maker.home / "store",
+            "--sign",
+            maker.home / "key.key",
+        )
+        shutil.copy(maker.home / "bundle.tar", bundle)
+        bundle.chmod(0o644)
+
+        # Who made it is nobody whom the other one trusts, until the key lies there.
+        assert taken()["error"]["code"] == "unsigned"
+        assert not (taker.home / "store").exists()
+        trusted = taker.home / ".config/xpucached/trust.d"
+        trusted.mkdir(parents=True)
+        shutil.copy(maker.home / "key.pub", trusted)
+        taker.owns(taker.home / ".config")
+        report = taken()["data"]
+        assert (report["published"], report["rebuilt"]) == (made, 0)
+        assert compiled(taker) == (made, 0)
+        assert {path.lstat().st_uid for path in (taker.home / "store").rglob("*")} == {taker.uid}
