@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from xpucached.messages import Json
     from xpucached.registry.reference import Reference
 
+_WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 _LARGEST: Final = 1 << 20
 _LONGEST: Final = 32 << 10
 _TOKEN_USER: Final = "<token>"  # noqa: S105 - by this name a helper says that it gives an identity token
@@ -73,9 +74,9 @@ def _read(path: Path) -> dict[str, Json] | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise RegistryDenied(f"{path} is no file: accounts for registries are not read from there")
-        if status.st_uid not in {0, os.geteuid()} or status.st_mode & stat.S_IWOTH:
+        if status.st_uid not in {0, os.geteuid()} or status.st_mode & _WRITABLE:
             hint = "somebody else could name a program in it that we start: give it to yourself, and chmod 600"
-            raise RegistryDenied(f"{path} belongs to somebody else, or everybody may write to it", hint=hint)
+            raise RegistryDenied(f"{path} belongs to somebody else, or others may write to it", hint=hint)
         data = file.read(_LARGEST + 1)
     try:
         return messages.members(messages.parse(data, largest=_LARGEST))

@@ -71,10 +71,11 @@ def test_what_cannot_be_an_account_is_said(home: Path, content: bytes, why: str)
         accounts.account(PLACE, os.environ)
 
 
-def test_a_file_that_others_can_write_names_no_program(home: Path) -> None:
+@pytest.mark.parametrize("mode", [0o602, 0o620, 0o666])
+def test_a_file_that_others_can_write_names_no_program(home: Path, mode: int) -> None:
     path = write(home / ".docker/config.json", credsStore="test")
-    path.chmod(0o666)
-    with pytest.raises(RegistryDenied, match="everybody may write"):
+    path.chmod(mode)
+    with pytest.raises(RegistryDenied, match="others may write"):
         accounts.account(PLACE, os.environ)
     path.unlink()
     os.mkfifo(path)
