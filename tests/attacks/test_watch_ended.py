@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.attacks.watching import OWN, SPY, store
+from tests.attacks.watching import OWN, SPY, descriptors, store
 
 if TYPE_CHECKING:
     from tests.support.users import User
@@ -79,21 +78,21 @@ def test_no_packet_ends_it(attacker: User, victim: User, watch: Path, word: str)
 
 def test_more_descriptors_than_asked_for_are_closed(attacker: User, victim: User, watch: Path) -> None:
     assert serves(victim, watch, victim.home / "before")
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     many = SEND.replace("[here])", "[here] * 200)")
     attacker.python(many, watch, *["b'{\"watch\": 1}'"] * 10)
 
     assert serves(victim, watch, victim.home / "store")
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert descriptors(before) <= before
 
 
 def test_one_user_does_not_take_all_descriptors(attacker: User, victim: User, watch: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     mine = store(attacker, attacker.home / "mine")
     with attacker.start(*attacker.words(FLOOD, watch, mine)) as flood:
         assert flood.stdout is not None
         answers = flood.stdout.readline()
-        held = len(os.listdir("/proc/self/fd")) - before
+        held = descriptors() - before
         assert held < 200, answers
         assert serves(victim, watch, victim.home / "store")
         flood.communicate("\n")

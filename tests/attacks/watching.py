@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from tests.flow.test_watchd import rights
@@ -49,6 +51,17 @@ def store(owner: User, place: Path) -> Path:
         (place / leaf).mkdir(parents=True)
     owner.owns(place)
     return place
+
+
+def descriptors(most: int = 0) -> int:
+    """Return how many descriptors this process has, as soon as these are no more than ``most``, or after a minute.
+
+    What watches runs in this process, and lets go of what a client left a moment after that client has ended.
+    """
+    until = time.monotonic() + (60 if most else 0)
+    while (found := len(os.listdir("/proc/self/fd"))) > most and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
 
 
 @contextlib.contextmanager
