@@ -268,7 +268,7 @@ def test_root_without_a_user_means_all_of_them(house: House) -> None:
 
 def test_root_looks_at_what_workers_said_and_at_each_user_s_page(house: House) -> None:
     machine = house.machine
-    # What other tests do to the runtimes may have made it cold, and on a busy machine it waits for a calm one.
+    # What a test before did may have made it cold: another one puts files beside its program.
     house.ctl("--of", "alice", "prewarm", "hello")
     # A worker that has just been started says so until it has looked at everything.
     house.until("alice", warm=1, verdict="warm")
