@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -10,15 +11,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def read(path: Path, largest: int) -> bytes:
+def read(path: Path, largest: int, *, anybodys: bool = False) -> bytes:
     """Return what such a file holds; one byte more than ``largest`` if it is more than that, for a reader to refuse.
 
-    Raises OSError, also if it is a link or no regular file, or if somebody else can have written it.
+    Raises OSError, also if it is a link (ELOOP) or no regular file (ENXIO), or if somebody else can have written it;
+    ``anybodys`` is for who can tell by the content that it is what was written.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.ENXIO, "no regular file", str(path))
+        if not anybodys and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
             raise PermissionError(f"{path} is not ours alone")
         return file.read(largest + 1)
 

@@ -61,9 +61,9 @@ class Blobs:
         """Read a text; None if it is not there, or not what was kept: then it goes, so that it can be kept again."""
         path = self._folder / digest
         try:
-            content = state_files.read(path, _READ)
+            content = state_files.read(path, _READ, anybodys=True)
         except OSError as error:
-            if not isinstance(error, PermissionError) and error.errno != errno.ELOOP:
+            if error.errno not in {errno.ELOOP, errno.ENXIO}:
                 return None
             content = b""  # a link or a pipe is nothing that was kept
         with contextlib.suppress(zlib.error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 
 from tests import REPOSITORY
 from tests.support import catalogs
+from tests.support.users import mere_user
 from xpucached.catalog import Catalog, recipes, soundness
 from xpucached.catalog.blobs import LARGEST, Blobs
 from xpucached.catalog.entries import all_entries
@@ -151,6 +153,19 @@ def test_a_recipe_whose_parts_are_damaged_is_none(store: RecipeStore, folder: Pa
     # The next pass that tells it keeps it anew.
     store.keep(KIND, [recipe()], NOW)
     assert store.recorded(KIND, EntryKey("a")) == recipe()
+
+
+def test_a_text_whose_rights_somebody_changed_is_not_lost(folder: Path) -> None:
+    texts = Blobs(folder)
+    digest, _ = texts.put(b"a text")
+    path = folder / digest
+    path.chmod(0o664)
+    assert texts.get(digest) == b"a text"
+    path.chmod(0)
+    with mere_user() if os.geteuid() == 0 else contextlib.nullcontext():
+        assert texts.get(digest) is None
+    path.chmod(0o600)
+    assert texts.get(digest) == b"a text"
 
 
 def test_a_disk_that_is_full_keeps_no_half_of_a_text(
