@@ -32,6 +32,8 @@ from xpucached.processes.supervised import ProcessStarter
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from xpucached.processes.results import RunResult
+
 KEY = "1/2/3/4"
 
 
@@ -322,13 +324,18 @@ def test_variables_stand_above_each_other_and_ours_stay_out(tmp_path: Path, monk
     assert "XPUCACHED_SOCKET" not in seen
 
 
+async def begun(place: Path, script: str) -> asyncio.Task[RunResult]:
+    """Run a script of a shell in a task of its own, until it has noted its process."""
+    workload = Workload(("/bin/sh", "-c", script), place)
+    task = asyncio.create_task(ProcessStarter(os.environ, INSTANCE).execute(workload, {}, trace, polite=True))
+    while not (place / "pid").exists() or not (place / "pid").read_text().strip():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    return task
+
+
 def test_cancelled_task_ends_the_child_first(tmp_path: Path) -> None:
     async def cancel() -> None:
-        starter = ProcessStarter(os.environ, INSTANCE)
-        workload = Workload(("/bin/sh", "-c", "echo $$ > pid; exec sleep 60"), tmp_path)
-        task = asyncio.create_task(starter.execute(workload, {}, trace, polite=True))
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        task = await begun(tmp_path, "echo $$ > pid; exec sleep 60")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -343,11 +350,7 @@ def test_who_is_cancelled_once_more_waits_for_the_child_all_the_same(
     monkeypatch.setattr(conversation, "GRACE", 0.5)
 
     async def cancel() -> None:
-        starter = ProcessStarter(os.environ, INSTANCE)
-        workload = Workload(("/bin/sh", "-c", "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"), tmp_path)
-        task = asyncio.create_task(starter.execute(workload, {}, trace, polite=True))
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        task = await begun(tmp_path, "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done")
         for _ in range(3):
             task.cancel()
             await asyncio.sleep(0)
