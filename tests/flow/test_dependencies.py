@@ -298,6 +298,64 @@ def test_nothing_that_is_no_file_is_touched_and_nothing_is_without_bounds(tmp_pa
     assert changes(answer[0], tmp_path) == ()
 
 
+def a_python(tmp_path: Path, *, system: bool) -> tuple[Path, Path]:
+    """Make the files of an interpreter and of an environment of it; give that one's interpreter, and where all lies."""
+    base = tmp_path / "base"
+    for place in (base, tmp_path / "venv"):
+        (place / "bin").mkdir(parents=True)
+    (base / "bin" / "python3.11").touch(0o755)
+    (tmp_path / "venv" / "bin" / "python").symlink_to(base / "bin" / "python3.11")
+    settings = f"home = {base}/bin\ninclude-system-site-packages = {str(system).lower()}\n"
+    (tmp_path / "venv" / "pyvenv.cfg").write_text(settings)
+    for place in (base, tmp_path / "venv", tmp_path / "home" / ".local"):
+        install(place / "lib/python3.11/site-packages", "torch", "2.8.0")
+    return tmp_path / "venv/bin/python", tmp_path
+
+
+@pytest.mark.parametrize("whose", ["base", "venv", "home/.local"])
+def test_packages_count_wherever_the_interpreter_looks_for_them(tmp_path: Path, whose: str) -> None:
+    (tmp_path / "work").mkdir()
+    python, place = a_python(tmp_path, system=True)
+    # Environments of conda hold thousands of libraries there.
+    for number in range(4001):
+        (place / whose / "lib" / f"lib{number}.so").touch()
+    of = workload(tmp_path / "work", str(python), "-c", "import torch", HOME=str(tmp_path / "home"))
+    needs = proven(of)
+    assert changes(needs, tmp_path) == ()
+    site = place / whose / "lib/python3.11/site-packages"
+    (site / "torch-2.8.0.dist-info").rename(site / "torch-2.9.0.dist-info")
+    assert changes(needs, tmp_path) == ("torch 2.8.0 → 2.9.0",)
+
+
+def test_packages_that_the_interpreter_does_not_see_change_nothing(tmp_path: Path) -> None:
+    python, _ = a_python(tmp_path, system=False)
+    install(tmp_path / "base/lib/python3.10/site-packages", "torch", "1")
+    given = {"HOME": str(tmp_path / "home")}
+    assert not any("home" in one or "base/lib" in one for one in named(workload(tmp_path, str(python), **given)))
+    alone = named(workload(tmp_path, str(tmp_path / "base/bin/python3.11"), PYTHONNOUSERSITE="1", **given))
+    assert not any("home" in one or "3.10" in one for one in alone)
+
+
+@pytest.mark.parametrize("how", ["path", "finder"])
+def test_a_package_that_is_installed_to_be_edited_counts_by_its_modules(tmp_path: Path, how: str) -> None:
+    python, _ = a_python(tmp_path, system=False)
+    source = tmp_path / "elsewhere" / "app"
+    source.mkdir(parents=True)
+    (source / "__init__.py").write_text("from app import parts\n")
+    (source / "parts.py").touch()
+    site = tmp_path / "venv/lib/python3.11/site-packages"
+    if how == "path":
+        (site / "__editable__.app-1.pth").write_text(f"{source.parent}\n")
+    else:
+        (site / "__editable__.app-1.pth").write_text("import __editable___app_1_finder\n")
+        (site / "__editable___app_1_finder.py").write_text(f"MAPPING: dict[str, str] = {{'app': '{source}'}}\n")
+    found = named(workload(tmp_path, str(python), "-m", "app"))
+    assert {name: role for name, role in found.items() if "elsewhere" in name} == {
+        "elsewhere/app/__init__.py": Role.MODULE,
+        "elsewhere/app/parts.py": Role.MODULE,
+    }
+
+
 def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
     for folder in range(6):
         (tmp_path / f"d{folder}").mkdir()

@@ -12,11 +12,14 @@ import re
 import shlex
 import stat
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
+from xpucached.host import python_packages
 from xpucached.host.digests import beginning, names, ordinary, told_of_file
+from xpucached.host.python_packages import PYTHON, SITES
 from xpucached.printing import encodable
 
 if TYPE_CHECKING:
@@ -39,7 +42,6 @@ _WORDS: Final = 10_000
 
 _LONGEST: Final = 4096
 
-_PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _IMPORT: Final = re.compile(r"(?:^|[:;])[ \t]*import[ \t]+([^\n#;]+)", re.MULTILINE)
 _FROM: Final = re.compile(
@@ -53,12 +55,11 @@ _MOST_IMPORTS: Final = 20_000
 _MOST_LOOKUPS: Final = 500_000
 """Places in all at which modules are looked for."""
 _MOST_ROOTS: Final = 64
-"""Directories of ``PYTHONPATH``."""
+"""Directories of ``PYTHONPATH``, and those that installed packages add."""
 
 _BY_NAME: Final = re.compile(r"(?:import_module|__import__)\(\s*[\"']([\w.]+)[\"']")
 _BETWEEN: Final = re.compile(r"[\s;|&()'\"]+")
 _NAME: Final = re.compile(r"[^\W\d]\w*\Z")
-_SITES: Final = frozenset({"site-packages", "dist-packages"})
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
 """One of Python's that has a value, which may stand in the same word, as may others before it."""
@@ -77,6 +78,8 @@ class Needs:
         self._searched: set[str] = set()
         self._waiting: deque[tuple[str, str, str]] = deque()
         self._busy = False
+        self._interpreters: set[str] = set()
+        self._added: list[str] = []  # what interpreters search for modules besides their packages
         self._left = _TEXTS
         self._lookups = _MOST_LOOKUPS
 
@@ -124,7 +127,7 @@ class Needs:
     def _program(self, path: str, depth: int) -> None:
         """Note a program, the interpreter that its first line names, and the packages beside that."""
         self.add(path, Role.PROGRAM)
-        if _PYTHON.match(os.path.basename(path)):
+        if PYTHON.match(os.path.basename(path)):
             self._packages_of(path)
         begin = beginning(path, 256)
         if not begin.startswith(b"#!") or depth > 1:
@@ -134,22 +137,18 @@ class Needs:
         found = self._which(interpreter) if interpreter is not None else None
         if found is not None:
             self._program(found, depth + 1)
-            if _PYTHON.match(os.path.basename(found)):
+            if PYTHON.match(os.path.basename(found)):
                 self._script(path)
             elif os.path.basename(found) in _SHELLS:
                 self._shell_script(path)
 
     def _packages_of(self, interpreter: str) -> None:
-        library = os.path.join(os.path.dirname(os.path.dirname(interpreter)), "lib")
-        try:
-            found = names(library, _FOLDER) or []
-        except OSError as error:
-            told_of_file(error)
-            return
-        for name, _ in found:
-            if _PYTHON.match(name):
-                for site in _SITES:
-                    self.add_packages(os.path.join(library, name, site))
+        if interpreter not in self._interpreters:
+            self._interpreters.add(interpreter)
+            sites = python_packages.sites(python_packages.interpreter(Path(interpreter)), self._variables)
+            for site in sites:
+                self.add_packages(os.fspath(site))
+            self._added += map(os.fspath, (*python_packages.added(sites), *python_packages.editable(sites)))
 
     def add_packages(self, site: str) -> None:
         """Note the packages that are installed in a directory."""
@@ -185,8 +184,8 @@ class Needs:
             if text and not word.startswith(("-", "+")):
                 text = False
                 ahead.extendleft(reversed(_split(word)))
-            elif _PYTHON.match(name) or name in _SHELLS:
-                python, shell, text = bool(_PYTHON.match(name)), name in _SHELLS, False
+            elif PYTHON.match(name) or name in _SHELLS:
+                python, shell, text = bool(PYTHON.match(name)), name in _SHELLS, False
                 found = self._which(word)
                 if found is not None:
                     self._program(found, 0)
@@ -266,7 +265,7 @@ class Needs:
     # -- Python's modules ---------------------------------------------------------------------------------------------
 
     def _roots(self) -> list[str]:
-        given = self._variables.get("PYTHONPATH", "").split(":")
+        given = (*self._variables.get("PYTHONPATH", "").split(":"), *self._added)
         roots = (os.path.normpath(os.path.join(self._directory, one)) for one in given if one)
         return list(itertools.islice(dict.fromkeys(roots), _MOST_ROOTS))
 
@@ -363,7 +362,7 @@ def site_of(path: str) -> str | None:
     """Return the directory of installed packages that a file lies in; None if it is part of none."""
     parts = path.split("/")
     for number in range(len(parts) - 1, 0, -1):
-        if parts[number - 1] in _SITES:
+        if parts[number - 1] in SITES:
             return "/".join(parts[:number])
     return None
 

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.errors import NotFound
+from xpucached.host import python_packages
 from xpucached.host.digests import head
+from xpucached.host.python_packages import PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_PYTHON: Final = re.compile(r"(?:python|pypy)([\d.]*)\Z")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish"})
 _SYSTEM: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64")
-_SITES: Final = ("site-packages", "dist-packages")
 _SHARED: Final = re.compile(r".+\.so[.\d]*\Z")
 _MOST: Final = 1000
-"""Files of a folder that are looked at, and lines of a ``.pth`` file."""
-_TEXT: Final = 1 << 16
+"""Files of a folder that are looked at."""
 _NAME_THEM: Final = "name them: xpucachectl inspect FOLDER"
 
 
@@ -58,7 +57,7 @@ def _program(command: Sequence[str], directory: Path, variables: Mapping[str, st
 
 def _interpreter(program: Path, directory: Path, variables: Mapping[str, str]) -> Path | None:
     """Return the Python that runs a program, which may be that itself."""
-    if _PYTHON.match(program.name):
+    if PYTHON.match(program.name):
         return program
     begin = head(os.fspath(program), 256)
     if not begin.startswith(b"#!"):
@@ -67,48 +66,20 @@ def _interpreter(program: Path, directory: Path, variables: Mapping[str, str]) -
         named = _program(os.fsdecode(begin[2:].partition(b"\n")[0]).split(), directory, variables)
     except NotFound:
         return None
-    return named if _PYTHON.match(named.name) else None
+    return named if PYTHON.match(named.name) else None
 
 
 def _of_python(python: Path, variables: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the environment of an interpreter, and the folders that files in it add to its search path."""
-    real = python.resolve()
-    for root in (python.parent.parent, real.parent.parent):
-        if (root / "conda-meta").is_dir():
-            yield root
-        settings = head(os.fspath(root / "pyvenv.cfg"), _TEXT).decode("utf-8", "replace")
-        if settings:
-            yield root
-            yield from _added(_sites(root, ""))
-            if not re.search(r"^include-system-site-packages\s*=\s*true\s*$", settings, re.MULTILINE | re.IGNORECASE):
-                return
-            home = re.search(r"^home\s*=\s*(.+?)\s*$", settings, re.MULTILINE)
-            real = Path(home[1]) / "python" if home else real
-            break
-    match = _PYTHON.match(python.resolve().name)
-    sites = list(_sites(real.parent.parent, match[1] if match else ""))
-    if not variables.get("PYTHONNOUSERSITE"):
-        sites += _sites(Path(variables.get("HOME") or Path.home()) / ".local", match[1] if match else "")
+    """Yield the environment of an interpreter, its packages, and what files there add to its search path."""
+    one = python_packages.interpreter(python)
+    yield from (
+        root for root in (python.parent.parent, one.prefix) if root is not None and (root / "conda-meta").is_dir()
+    )
+    if one.environment is not None:
+        yield one.environment
+    sites = python_packages.sites(one, variables)
     yield from sites
-    yield from _added(sites)
-
-
-def _sites(root: Path, version: str) -> Iterator[Path]:
-    """Yield the folders of packages below a prefix, of one version of Python if that is known."""
-    roots = (root, root / "local") if root == Path("/usr") else (root,)
-    for place, library, site in itertools.product(roots, ("lib", "lib64"), _SITES):
-        for folder in sorted((place / library).glob(f"python3*/{site}")):
-            if folder.parent.name in {"python3", f"python{version}"} or "." not in version:
-                yield folder
-
-
-def _added(sites: Iterable[Path]) -> Iterator[Path]:
-    """Yield the folders that ``.pth`` files name; what their lines of code add is not known."""
-    for site in sites:
-        for file in itertools.islice(sorted(site.glob("*.pth")), _MOST):
-            for line in head(os.fspath(file), _TEXT).decode("utf-8", "replace").splitlines()[:_MOST]:
-                if line.strip() and not line.startswith(("#", "import ", "import\t")):
-                    yield site / line.strip()
+    yield from python_packages.added(sites)
 
 
 def _listed(name: str, directory: Path, variables: Mapping[str, str]) -> Iterator[Path]:

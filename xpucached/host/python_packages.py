@@ -1,0 +1,110 @@
+"""Observe: where an interpreter looks for Python packages; lists folders, reads ``pyvenv.cfg`` and ``.pth`` files."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from xpucached.host.digests import beginning, told_of_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+PYTHON: Final = re.compile(r"(?:python|pypy)([\d.]*t?)\Z")
+SITES: Final = ("site-packages", "dist-packages")
+
+_MOST: Final = 1000
+"""Files of a folder that are looked at, and lines of a ``.pth`` file."""
+_MOST_NAMES: Final = 1_000_000
+_TEXT: Final = 1 << 16
+_WITH_SYSTEM: Final = re.compile(r"^include-system-site-packages\s*=\s*true\s*$", re.MULTILINE | re.IGNORECASE)
+_HOME: Final = re.compile(r"^home\s*=\s*(.+?)\s*$", re.MULTILINE)
+_MAPPED: Final = re.compile(r"['\"]([\w.]+)['\"]: ['\"](/[^'\"\n]+)['\"]")
+_FINDER: Final = re.compile(r"__editable___.+_finder\.py\Z")
+
+
+class Interpreter(NamedTuple):
+    """What an interpreter is part of."""
+
+    environment: Path | None  #: the virtual one
+    prefix: Path | None  #: the installation whose packages it has; None: it has none but its environment's
+    version: str  #: ``3.11``; without a dot where its name does not tell
+
+
+def interpreter(python: Path) -> Interpreter:
+    """Return what an interpreter is part of."""
+    real = Path(os.path.realpath(python))
+    match = PYTHON.match(real.name)
+    version = match[1] if match else ""
+    for root in (python.parent.parent, real.parent.parent):
+        settings = beginning(os.fspath(root / "pyvenv.cfg"), _TEXT).decode("utf-8", "replace")
+        if settings:
+            home = _HOME.search(settings) if _WITH_SYSTEM.search(settings) else None
+            return Interpreter(root, Path(home[1]).parent if home else None, version)
+    return Interpreter(None, real.parent.parent, version)
+
+
+def sites(one: Interpreter, variables: Mapping[str, str]) -> list[Path]:
+    """Return the folders of packages that an interpreter looks into, each once; a user's own are among them."""
+    places = list(_below(one.environment, "")) if one.environment is not None else []
+    if one.prefix is not None:
+        places += _below(one.prefix, one.version)
+        if not variables.get("PYTHONNOUSERSITE"):
+            home = variables.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - it raises nothing
+            places += _below(Path(variables.get("PYTHONUSERBASE") or f"{home}/.local"), one.version)
+    return list({os.path.realpath(place): place for place in reversed(places)}.values())[::-1]
+
+
+def _below(prefix: Path, version: str) -> Iterator[Path]:
+    """Yield the folders of packages below a prefix, of one version of Python if that is known."""
+    roots = (prefix, prefix / "local") if prefix == Path("/usr") else (prefix,)
+    for root, library in itertools.product(roots, ("lib", "lib64")):
+        for name in _names(root / library, lambda name: _is_of(name, version)):
+            places = (root / library / name / site for site in SITES)
+            yield from (place for place in places if os.path.isdir(place))  # noqa: PTH112 - it raises nothing
+
+
+def _is_of(name: str, version: str) -> bool:
+    match = PYTHON.match(name)
+    return match is not None and (match[1] in {"3", version} or "." not in version)
+
+
+def added(places: Iterable[Path]) -> Iterator[Path]:
+    """Yield the folders that ``.pth`` files name; what their lines of code add is not known."""
+    for place in places:
+        for name in _names(place, lambda name: name.endswith(".pth")):
+            for line in _text(place / name).splitlines()[:_MOST]:
+                if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                    yield place / line.strip()
+
+
+def editable(places: Iterable[Path]) -> Iterator[Path]:
+    """Yield the folders in which packages lie that were installed to be edited, and are found by code of setuptools."""
+    for place in places:
+        for name in _names(place, lambda name: _FINDER.match(name) is not None):
+            for package, path in itertools.islice(_MAPPED.findall(_text(place / name)), _MOST):
+                parts = package.split(".")
+                source = Path(path.removesuffix(".py"))
+                if source.parts[-len(parts) :] == tuple(parts):
+                    yield source.parents[len(parts) - 1]
+
+
+def _text(path: Path) -> str:
+    return beginning(os.fspath(path), _TEXT).decode("utf-8", "replace")
+
+
+def _names(folder: Path, wanted: Callable[[str], bool]) -> list[str]:
+    """Return the names in a folder that are wanted, sorted.  Raises OSError where no folder can be opened now."""
+    try:
+        with os.scandir(folder) as listed:
+            names = (one.name for one in itertools.islice(listed, _MOST_NAMES))
+            return heapq.nsmallest(_MOST, filter(wanted, names))
+    except OSError as error:
+        told_of_file(error)
+    except ValueError:
+        pass
+    return []
