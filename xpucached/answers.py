@@ -12,15 +12,18 @@ from xpucached.api import host_requests, looking, requests
 from xpucached.api.endpoints import Request
 from xpucached.domain import checks
 from xpucached.domain.queries import EntryPage
+from xpucached.domain.status import Status
 from xpucached.printing import plain, safe
-from xpucached.render import diagnosis, disk, entries, host, host_usage, jobs, models, status, trash, usage, users
+from xpucached.render import diagnosis, disk, entries, host, host_usage, jobs, models, status, top, trash, usage, users
 from xpucached.render.text import TextStyle, section
 
 T = TypeVar("T")
 Row = TypeVar("Row")
 
-_FORMS: Final = frozenset({"check", "lines", "remarks", "usual"})
-"""One line for monitoring; variables, each in a line; what belongs above variables; what belongs below a model."""
+_FORMS: Final = frozenset({"all", "check", "lines", "part", "remarks", "settings", "usual"})
+"""All names or nothing; one line for monitoring; variables, each in a line; a page though there are more; what belongs
+above variables; what belongs below settings; what belongs below a model.
+"""
 
 _LONG_NUMBER: Final = 8
 
@@ -75,9 +78,9 @@ def written(request: type[Request[object]], value: object, look: str, now: datet
     words = how.split()
     width = int(columns) if columns.isdecimal() and len(columns) < _LONG_NUMBER else None
     style = TextStyle(now, width, "colour" in words)
-    if "names" in words and found.names is not None:
-        return found.names(value)
     form = next((word for word in words if word in _FORMS), None)
+    if "names" in words and form is None and found.names is not None:
+        return found.names(value)
     return found.text(value, style) if form is None else found.further.get(form, _not_so)(value, style)
 
 
@@ -87,11 +90,26 @@ def _not_so(_value: object, _style: TextStyle) -> None:
 
 def _page(value: EntryPage, style: TextStyle) -> str | None:
     """Write the only page of entries; one of several is for who asks for the others as well."""
-    if value.next is not None:
-        return None
+    return _part(value, style) if value.next is None else None
+
+
+def _part(value: EntryPage, style: TextStyle) -> str:
     if not value.entries:
         return "no entries"
     return f"{entries.entries(value.entries, style)}\n{entries.entry_total(value, len(value.entries))}"
+
+
+def _refs(value: EntryPage) -> str:
+    return "\n".join(one.entry.id.ref for one in value.entries)
+
+
+_OF_SETTINGS: Final = frozenset({"bad-settings", "not-reloaded", "quota-too-small", "restart-needed"})
+"""Codes of problems because of which the settings that are shown may not be what somebody wrote."""
+
+
+def of_settings(value: Status, style: TextStyle) -> str:
+    """Write the problems of the settings."""
+    return host.problems([one for one in value.problems if one.code in _OF_SETTINGS], style)
 
 
 def _lines(value: Mapping[str, str], _style: TextStyle) -> str | None:
@@ -107,6 +125,7 @@ _add(
     lambda value: value.verdict,
     check=lambda value, style: status.monitoring(checks.check(value, style.now)),
     remarks=lambda value, _style: "\n".join(diagnosis.unsafe(value.problems)),
+    settings=of_settings,
 )
 _add(requests.ListDevices, host.devices, lambda value: "\n".join(plain(one.name) for one in value.devices))
 _add(
@@ -115,7 +134,7 @@ _add(
     lambda value: "\n".join(plain(str(one.store)) for one in value if one.cache is None),
     Merged(entries.stores),
 )
-_add(requests.ListEntries, _page, lambda value: "\n".join(one.entry.id.ref for one in value.entries))
+_add(requests.ListEntries, _page, _refs, part=_part, all=lambda value, _style: None if value.next else _refs(value))
 _add(requests.GetEntry, entries.entry, lambda value: value.entry.id.ref)
 _add(
     requests.ListModels, models.models, lambda value: "\n".join(one.model.name for one in value), Merged(models.models)
@@ -162,6 +181,11 @@ _add(looking.ListDays, usage.days, lambda value: "\n".join(one.day for one in va
 _add(looking.ListWarmth, usage.warmth, lambda value: "\n".join(str(one.id) for one in value))
 _add(looking.SeeShifts, diagnosis.seen, lambda value: "\n".join(str(one.id) for one in value))
 _add(looking.GetMetrics, lambda value, _style: value.rstrip("\n"))
+_add(
+    looking.GetOverview,
+    lambda value, style: "\n".join(top.lines(value, style, height=None)),
+    lambda value: value.verdict,
+)
 _add(looking.GetDiskUse, disk.disk, lambda value: "\n".join(one.name for one in value.models))
 _add(requests.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
 _add(requests.GetEnv, lambda _value, _style: None, None, lines=_lines)

@@ -834,6 +834,9 @@ QUICK: Final = [
         "events --since 0",
         "events --since 1 --json",
     ),
+    *("ls -q", "ls --limit 2", "ls -q --limit=1000", "ls --limit 2 --json", "ls --limit 2 -q", "ls --limit 900"),
+    *("config show", "config show -q", "metrics --openmetrics", "top --once", "top --once --json", "top --once -q"),
+    *("usage", "usage --days", "usage --days --json", "usage --warmth", "usage --warmth -q", "usage --top 5"),
 ]
 
 _SHORT: Final = [
@@ -922,7 +925,13 @@ def test_a_check_in_the_short_way_ends_as_it_says(
     [
         *("", "nothing", "status now", "ls resnet", "model", "model show", "show", "why", "show 1 2", "scan", "evict"),
         *(
-            "ls --limit 3",
+            "ls --limit 1001",
+            "ls --limit 5000 -q",
+            "events --limit 3",
+            "top",
+            "usage --days --warmth",
+            "usage --openmetrics",
+            "config show --json",
             "status --of me",
             "status --socket=/s",
             "status --verbose",
@@ -939,7 +948,6 @@ def test_a_check_in_the_short_way_ends_as_it_says(
             "env --docker --shell",
         ),
         *(
-            "ls -q",
             "version --json",
             "env --json",
             "status --check --json",
@@ -973,6 +981,7 @@ def test_the_short_way_leaves_what_is_not_its_own(own: Running, line: str) -> No
         "ls --kind sycl --model resnet --state=ok --store /a/b-c",
         "runs --limit 7",
         "runs resnet --limit=7",
+        "usage --top 7",
     ],
 )
 def test_the_short_way_asks_for_what_the_long_one_does(own: Running, line: str) -> None:
@@ -1018,13 +1027,22 @@ def test_the_short_way_leaves_refusals_and_many_pages(own: Running, capsys: pyte
     # Whether there is such a model at all the whole program asks.
     assert quick.answer(["ls", "--model", "resnet"]) is None
     assert quick.answer(["ls", "--model", "resnet", "--json"]) is None
+    assert quick.answer(["ls", "--model", "resnet", "-q"]) is None
+    for words in (["ls", "--state", "ok"], ["ls", "--state", "ok", "--limit", "3"], ["ls", "--limit", "3"]):
+        for how in ([], ["--json"], ["-q"]):
+            assert quick.answer([*words, *how]) == 0
+            short = capsys.readouterr()
+            assert (program.main([*words, *how]), capsys.readouterr()) == (0, short)
     own.service.known = [make_entry(number) for number in range(requests.MAX_PAGE + 1)]
     assert quick.answer(["ls", "--json"]) is None
+    assert quick.answer(["ls", "-q"]) is None
     own.service.known.pop()
     assert capsys.readouterr().out == ""
     # A page that is just full is all there is.
     assert quick.answer(["ls", "--json"]) == 0
     assert capsys.readouterr().out.count('"key":') == requests.MAX_PAGE
+    assert quick.answer(["ls", "-q"]) == 0
+    assert capsys.readouterr().out.count("\n") == requests.MAX_PAGE
 
 
 @pytest.mark.parametrize(

@@ -470,8 +470,9 @@ class Standin:
         self.asked.append((model, limit))
         return (make_run(),)
 
-    async def usage(self) -> Usage:
+    async def usage(self, top: int = 20) -> Usage:
         """Return who uses which bytes."""
+        self.asked.append(top)
         return histories.make_usage()
 
     async def days(self) -> tuple[Day, ...]:
@@ -718,7 +719,7 @@ ANSWERS: Final[Mapping[type[Request[object]], StandsIn]] = dict(
         _by(requests.WaitJob, lambda one, asked: one.wait(asked.id, asked.timeout)),
         _by(requests.CancelJob, lambda one, asked: one.cancel(asked.id)),
         _by(looking.ListEvents, lambda one, asked: one.events_since(asked.since)),
-        _by(looking.GetUsage, lambda one, _: one.usage()),
+        _by(looking.GetUsage, lambda one, asked: one.usage(asked.top)),
         _by(looking.ListDays, lambda one, _: one.days()),
         _by(looking.ListWarmth, lambda one, _: one.warmth()),
         _by(looking.SeeShifts, lambda one, asked: one.see_shifts(asked)),

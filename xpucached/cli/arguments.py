@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__, printing
@@ -52,7 +51,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             )
         first = getattr(options, "model", None) if options.verb in {"run", "trace"} else None
         # A word before the program's is a model, unless there is a program of that name.
-        is_program = bool(first and shutil.which(first))
+        from shutil import which  # noqa: PLC0415 - what it loads for archives takes longer than to parse a command line
+
+        is_program = bool(first and which(first))
         if options.verb in {"run", "trace"} and not command and (is_program or not extra[0].startswith("-")):
             # Options of the program that are ours, too, were taken for ours.
             at = argv.index(first if first and is_program else extra[0], argv.index(options.verb) + 1)

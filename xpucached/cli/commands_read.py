@@ -14,7 +14,6 @@ from xpucached.errors import RequestError, RunFailed, Unavailable
 from xpucached.kinds.variables import KNOWN
 from xpucached.printing import plain
 from xpucached.render import diagnosis, inspection, models, status
-from xpucached.render import host as host_text
 from xpucached.render.text import TextStyle, section
 from xpucached.render.variables import variables
 
@@ -200,18 +199,13 @@ def _web(output: Output) -> int:
     return web.web(output)
 
 
-_OF_SETTINGS: Final = frozenset({"bad-settings", "not-reloaded", "quota-too-small", "restart-needed"})
-"""Codes of problems because of which what is shown may not be what somebody wrote."""
-
-
 def _config_show(output: Output) -> int:
     answer = output.client.call(requests.GetConfig())
     if not output.json:
         look = answers.of(requests.GetConfig)
         output.tell(answer, look.write, look.names)
         if not output.quiet:
-            known = output.client.call(requests.GetStatus()).value.problems
-            said = host_text.problems([one for one in known if one.code in _OF_SETTINGS], output.style)
+            said = answers.of_settings(output.client.call(requests.GetStatus()).value, output.style)
             output.say(f"\n{said}" if said else "")
         return 0
     # Each value is followed by where it comes from, in brackets.

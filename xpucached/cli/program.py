@@ -104,11 +104,17 @@ def _done(options: Namespace) -> int:
         from xpucached.cli import tracing  # noqa: PLC0415 - no other command loads the kinds
 
         return tracing.run(options)
-    from xpucached.cli import commands, running, setup  # noqa: PLC0415 - who asks for help waits for none of it
+    if options.verb == "setup":
+        from xpucached.cli import setup  # noqa: PLC0415 - it asks nobody, and nobody else waits for what it loads
 
-    # The first asks nobody, and the second does without an answer.
-    special = {"setup": setup.run, "run": running.run}.get(options.verb)
-    return (special or commands.run)(options)
+        return setup.run(options)
+    if options.verb == "run":
+        from xpucached.cli import running  # noqa: PLC0415 - it does without an answer
+
+        return running.run(options)
+    from xpucached.cli import commands  # noqa: PLC0415 - who asks for help waits for none of it
+
+    return commands.run(options)
 
 
 def _hinted(error: XpucachedError, options: Namespace | None, argv: Sequence[str]) -> XpucachedError:

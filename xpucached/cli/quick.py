@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PATHS = {
+    "config show": "/v1/config",
     "devices": "/v1/devices",
     "df": "/v1/disk",
     "env": "/v1/env",
@@ -28,6 +29,7 @@ _PATHS = {
     "jobs {}": "/v1/jobs/{}",
     "ls": "/v1/entries?limit=200",
     "metrics": "/v1/metrics",
+    "metrics --openmetrics": "/v1/metrics?format=openmetrics",
     "model history {}": "/v1/models/{}/history",
     "model list": "/v1/models",
     "model show {}": "/v1/models/{}",
@@ -36,12 +38,15 @@ _PATHS = {
     "show {}": "/v1/entries/{}",
     "status": "/v1/status",
     "stores": "/v1/stores",
+    "top --once": "/v1/overview",
     "trash list": "/v1/trash",
     "usage": "/v1/usage",
+    "usage --days": "/v1/days",
+    "usage --warmth": "/v1/warmth",
     "version": "/v1",
     "why {}": "/v1/models/{}/why",
 }
-"""What is asked for each command; braces are a name."""
+"""What is asked for each command, or with an option that makes it another; braces are a name."""
 
 _OF_HOST = {"status": "/v1/host", "usage": "/v1/overview", "version": "/v1"}
 """The same, of the host's daemon."""
@@ -49,9 +54,7 @@ _OF_HOST = {"status": "/v1/host", "usage": "/v1/overview", "version": "/v1"}
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color", "--no-trunc", "--utc"})
 _SCOPES = frozenset({"--user", "--system"})
 _SYNTAXES = frozenset({"--shell", "--systemd", "--docker", "--environment-d"})
-_MANY = "--limit=1000"
-"""How completions ask for entries: for as many as there may be on a page."""
-_MORE = {"env": _SYNTAXES, "ls": frozenset({_MANY}), "status": frozenset({"--check"})}
+_MORE = {"env": _SYNTAXES, "status": frozenset({"--check"})}
 """Further options of single commands."""
 _FILTERS = {
     "events": {"--since": "since"},
@@ -62,19 +65,24 @@ _FILTERS = {
         "--driver": "driver",
         "--kernel": "kernel",
         "--kind": "kind",
+        "--limit": "limit",
         "--model": "model",
         "--state": "state",
         "--store": "store",
     },
     "runs": {"--limit": "limit"},
+    "usage": {"--top": "top"},
 }
 """Options with a value, and how the daemon calls them."""
-_COMPOSED = frozenset({"env", "version"})
+_COMPOSED = frozenset({"config", "env", "version"})
 """Commands whose --json output only the full client can compose."""
+_DIGITS = 3
 _ENTRIES = "/v1/entries?limit=1000"
-"""What is asked for `ls --json`, and with that option: as many as there may be on a page."""
+"""What is asked for `ls` with --json or -q: as many as a page may have, and the answer is taken if it is all."""
 _NONE = ("no entries", '{"api":1,"data":{"entries":[],')
-"""How the answer begins where none matches: the whole program sees whether there is such a model or store at all."""
+"""How the answer begins where none matches."""
+_NAMED = ("&model=", "&store=")
+"""Filters of which, where none matches, the whole program sees whether there is such a model or store at all."""
 _LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What monitoring systems call the exit statuses of a check."""
 
@@ -99,12 +107,12 @@ def answer(argv: Sequence[str]) -> int | None:
     # None of the options that are left has a value, so whatever is none is the command or a name.
     given = {word for word in argv if word.startswith("-")}
     words = [word for word in argv if not word.startswith("-")]
-    command, name = " ".join(words), ""
+    special = sorted(given - _OPTIONS - _MORE.get(words[0] if words else "", frozenset()))
+    command, name = " ".join([*words, *special]), ""
     if command not in _PATHS and words:
-        command, name = " ".join([*words[:-1], "{}"]), words[-1]
+        command, name = " ".join([*words[:-1], "{}", *special]), words[-1]
     verb = command.partition(" ")[0]
-    known = _OPTIONS | _MORE.get(verb, frozenset())
-    if command not in _PATHS or not given <= known or {"--user", "--system"} <= given or (name and not _is_plain(name)):
+    if command not in _PATHS or {"--user", "--system"} <= given or (name and not _is_plain(name)):
         return None
     for path, owner in _daemons(given):
         try:
@@ -152,6 +160,8 @@ def _filtered(argv: Sequence[str]) -> tuple[list[str], str]:
         bare = value.replace("/", "") if path else value.removesuffix("*")
         if not _is_plain(bare) or value.startswith("-") or (named == "store" and not path) or named in filters:
             raise LookupError
+        if verb == "ls" and named == "limit" and len(value) > _DIGITS and value != "1000":
+            raise LookupError  # it may take more than a page
         filters[named] = value
     return left, "".join(f"&{name}={value}" for name, value in filters.items())
 
@@ -252,26 +262,36 @@ class Command:
         self.quiet = not given.isdisjoint({"-q", "--quiet"})
         paths = _OF_HOST if path in {sockets.PUBLIC, sockets.ADMIN} else _PATHS
         self.filters = filters
-        many = _MANY in given or (self.verb == "ls" and "--json" in given)
-        self.target = _ENTRIES if many else paths[command].replace("{}", name)
+        self.is_part = self.verb == "ls" and "&limit=" in filters
+        many = self.verb == "ls" and (self.quiet or "--json" in given)
+        self.target = (_ENTRIES if many else paths[command]).replace("{}", name)
+        if self.is_part:
+            self.target = self.target.partition("?")[0]
         if filters:
             self.target += filters if "?" in self.target else f"?{filters[1:]}"
 
     def text(self, form: str, target: str = "") -> str:
         """Return the daemon's text in one of its forms.  Raises `LookupError` if there is none."""
-        return self._ask(target or self.target, f"Accept: text/plain\r\nXpucached-Look: {form}\r\n", b"text/plain")
+        target = target or self.target
+        media = b"application/openmetrics-text" if target.endswith("openmetrics") else b"text/plain"
+        return self._ask(target, f"Accept: text/plain\r\nXpucached-Look: {form}\r\n", media)
 
     def json(self) -> str:
         """Return what stands on the wire.  Raises `LookupError` if that is not all."""
         text = self._ask(self.target, "Accept: application/json\r\n", b"application/json")
-        more = self.verb == "ls" and not text.endswith(',"next":null}}')
-        if more or self.matches_nothing(text) or not (text.isascii() and text.isprintable()):
+        more = self.verb == "ls" and not self.is_part and not text.endswith(',"next":null}}')
+        if more or not (text.isascii() and text.isprintable()):
             raise LookupError
-        return f"{text}\n"
+        return f"{self.matching(text)}\n"
 
-    def matches_nothing(self, text: str) -> bool:
-        """Return whether nothing is what an answer tells of what was asked for with filters."""
-        return bool(self.filters) and self.verb == "ls" and text.startswith(_NONE)
+    def matching(self, text: str) -> str:
+        """Return an answer as it is where none matches filters.  Raises `LookupError` if their names may be none."""
+        if self.verb != "ls" or (text and not text.startswith(_NONE)):
+            return text
+        if any(name in self.filters for name in _NAMED):
+            raise LookupError
+        narrowed = self.filters.count("&") > self.is_part
+        return text.replace("no entries\n", "no entries match\n") if narrowed else text
 
     def _ask(self, target: str, head: str, media: bytes) -> str:
         return _said(self.path, self.owner, f"GET {target} HTTP/1.1\r\n{head}", media)
@@ -317,13 +337,12 @@ def _written(wanted: Command) -> tuple[str, int]:
     if wanted.verb == "version":
         return f"xpucachectl {__version__}\nxpucached {printing.safe(wanted.text('names').rstrip())}\n", 0
     if wanted.quiet:
-        if wanted.verb == "ls" and _MANY not in wanted.given:
-            raise LookupError
-        return printing.lines(wanted.text("names")), 0
+        whole = wanted.verb == "ls" and not wanted.is_part
+        return printing.lines(wanted.matching(wanted.text("all names" if whole else "names"))), 0
     style = _style(wanted.given)
-    text = wanted.text(style)
-    if wanted.matches_nothing(text):
-        raise LookupError
+    text = wanted.matching(wanted.text(f"part {style}" if wanted.is_part else style))
+    if wanted.command == "config show" and (remarks := wanted.text(f"settings {style}", "/v1/status")):
+        text += f"\n{remarks}"
     if wanted.command == "model show {}" and (usual := wanted.text(f"usual {style}", f"{wanted.target}/history")):
         text += f"\n{usual}"
     if wanted.verb == "why" and "no-device" in text:
