@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 import os
+import resource
 import shutil
 import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from msgspec.structs import replace
 from xpucached.domain.host import Device, DriverAnswer, Host, ProbeReport, Problem, Process
 from xpucached.domain.names import Architecture
 from xpucached.errors import HostError
-from xpucached.host import drivers, elf, gpu_devices, other_driver, process_table
+from xpucached.host import driver_stamp, drivers, elf, gpu_devices, other_driver, process_table, staged
 from xpucached.host.roots import HostRoots
 from xpucached.host.survey import survey as host_survey
 from xpucached.kinds import sycl
@@ -360,6 +362,31 @@ def test_stamp_changes_with_the_driver_and_only_then(machine: Machine) -> None:
     (machine.root / "lib/libigc.so.2").unlink()
     machine.library("libigc.so.2.41.0+0", "libigc.so.2")
     assert stamp() not in {first, rebuilt}
+
+
+def test_without_a_free_descriptor_nothing_is_said_to_be_gone(machine: Machine) -> None:
+    install_gpu_driver(machine)
+    machine.gpu()
+    packages = machine.root / "cache/apt/archives"
+    packages.mkdir(parents=True)
+    (packages / "intel-opencl-icd_26_amd64.deb").touch()
+    places = dataclasses.replace(machine.places, caches=machine.root / "cache")
+    questions: tuple[Callable[[], object], ...] = (
+        lambda: drivers.driver_files({}, places),
+        lambda: elf.build_id(machine.root / "lib/libigc.so.2"),
+        lambda: gpu_devices.gpus(places),
+        lambda: driver_stamp.fingerprint({}, places),
+        lambda: staged.stamp((), places),
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for number, question in enumerate(questions):
+        assert question()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                print(number, question())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_package_of_a_file() -> None:

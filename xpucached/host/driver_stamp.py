@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached.host.digests import told_of_file
 from xpucached.host.drivers import driver_files, stamp
 from xpucached.host.gpu_devices import gpus, kernel
 from xpucached.host.roots import HERE
@@ -25,7 +26,8 @@ _MOST: Final = 4096
 def fingerprint(variables: Mapping[str, str], places: HostRoots = HERE, folders: tuple[Path, ...] = _FOLDERS) -> str:
     """Give 16 hex digits that change with a driver's or compiler's file, the kernel, its firmware, or a GPU that comes.
 
-    It may change although nothing else does for programs; who acts on it asks the driver.
+    It may change although nothing else does for programs; who acts on it asks the driver.  Raises OSError where it
+    cannot be told now.
     """
     digest = hashlib.blake2b(stamp(driver_files(variables, places), kernel(places)).encode(), digest_size=8)
     for line in (*_firmware(folders), *_cards(places)):
@@ -52,6 +54,6 @@ def _firmware(folders: tuple[Path, ...]) -> list[str]:
                         with contextlib.suppress(OSError):
                             status = entry.stat()
                             found[entry.path] += f" {status.st_size} {status.st_mtime_ns}"
-            except OSError:
-                continue
+            except OSError as error:
+                told_of_file(error)
     return sorted(found.values())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from xpucached.domain.host import DriverFile
 from xpucached.host import tools
-from xpucached.host.digests import head
+from xpucached.host.digests import head, told_of_file
 from xpucached.host.elf import build_id
 from xpucached.host.roots import HERE
 from xpucached.quantities import moment
@@ -104,15 +104,18 @@ class _LibrarySearch:
 
 
 def _listed(folder: Path, wanted: Callable[[str], object]) -> list[str]:
-    """Return those of a directory's names that are wanted; none if it cannot be read."""
+    """Return those of a directory's names that are wanted; none if it is none.  Raises OSError as `told_of_file`."""
     try:
         with os.scandir(folder) as listed:
             found = [one.name for one in itertools.islice(listed, _MOST_NAMES) if wanted(one.name)]
             if next(listed, None) is not None:
                 log.warning("a file of a driver may be missed: %s holds more than %d names", folder, _MOST_NAMES)
             return found
-    except (OSError, ValueError):
-        return []
+    except OSError as error:
+        told_of_file(error)
+    except ValueError:
+        pass
+    return []
 
 
 def mapped_drivers(libraries: Iterable[Path], since: datetime) -> tuple[Path, ...]:
@@ -154,10 +157,13 @@ def _icds(variables: Mapping[str, str], places: HostRoots) -> list[str]:
 
 
 def _head(path: Path) -> str:
-    """Read the beginning of a small text file; empty if that cannot be done."""
+    """Read the beginning of a small text file; empty if it is none.  Raises OSError as `told_of_file`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
+    except OSError as error:
+        told_of_file(error)
+        return ""
+    except ValueError:
         return ""
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -206,7 +212,10 @@ def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
 
 
 def driver_files(variables: Mapping[str, str], places: HostRoots = HERE) -> tuple[DriverFile, ...]:
-    """Return the driver and compiler files that programs with these variables load, each file once, by path."""
+    """Return the driver and compiler files that programs with these variables load, each file once, by path.
+
+    Raises OSError where that cannot be told now, as without a free descriptor: what is not seen would count as gone.
+    """
     chosen: dict[Path, tuple[Path, os.stat_result]] = {}
     for path in _paths(variables, places):
         target = _target(path)

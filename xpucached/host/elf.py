@@ -7,6 +7,8 @@ import stat
 import struct
 from typing import TYPE_CHECKING
 
+from xpucached.host.digests import told_of_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -20,13 +22,19 @@ _SHORT_HEADER = 52  # of a 32-bit file
 
 
 def build_id(path: Path) -> str | None:
-    """Return the GNU build id of an ELF file in hex; None if it has none or is no such file.  Never raises."""
+    """Return the GNU build id of an ELF file in hex; None if it has none or is no such file.
+
+    Raises OSError where no file can be opened now: it may have one.
+    """
     try:
         # Opening a device has effects of its own.  What is swapped for a pipe meanwhile must not stop us.
         if not stat.S_ISREG(path.stat().st_mode):
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (OSError, ValueError):
+    except OSError as error:
+        told_of_file(error)
+        return None
+    except ValueError:
         return None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from xpucached.domain.host import Device
 from xpucached.domain.names import Architecture
+from xpucached.host.digests import told_of_file
 from xpucached.host.roots import HERE
 
 if TYPE_CHECKING:
@@ -107,11 +108,12 @@ def architecture(answer: DriverAnswer) -> Architecture:
 
 
 def _line(path: Path) -> str:
-    """Read the first line of a small kernel file; empty if it cannot be read."""
+    """Read the first line of a small kernel file; empty if it cannot be read.  Raises OSError as `told_of_file`."""
     try:
         with path.open("rb") as stream:
             return stream.readline(256).decode("utf-8", "replace").strip()
-    except OSError:
+    except OSError as error:
+        told_of_file(error)
         return ""
 
 
@@ -123,7 +125,8 @@ def _number(path: Path) -> int | None:
 def _names(path: Path, prefix: str = "") -> list[str]:
     try:
         return sorted(one.name for one in path.iterdir() if one.name.startswith(prefix))
-    except OSError:
+    except OSError as error:
+        told_of_file(error)
         return []
 
 
@@ -148,7 +151,8 @@ def boot_id(places: HostRoots = HERE) -> str:
 def gpus(places: HostRoots = HERE) -> tuple[Device, ...]:
     """Return the Intel GPUs in sysfs, virtual functions too, by PCI address; without what drivers say of them.
 
-    A device that cannot be read is left out; one with an id that is not known has that id as its architecture.
+    A device that cannot be read is left out; one with an id that is not known has that id as its architecture.  Raises
+    OSError where nothing can be opened now.
     """
     root = places.sysfs / "bus/pci/devices"
     found: list[Device] = []

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from xpucached import sockets
 from xpucached.domain.ahead import StagedDriver
 from xpucached.host import package_tools
+from xpucached.host.digests import told_of_file
 from xpucached.host.roots import HERE
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ def _packages(places: HostRoots, names: frozenset[str]) -> Iterator[tuple[Path, 
                         yield Path(entry.path), entry.stat(follow_symlinks=False)
                     except OSError:
                         continue  # removed meanwhile
-        except OSError:
-            continue
+        except OSError as error:
+            told_of_file(error)
 
 
 def _distrusted(path: Path, status: os.stat_result, owner: int) -> str:

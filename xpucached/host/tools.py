@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -27,14 +28,18 @@ _caches: dict[tuple[object, ...], Mapping[str, Sequence[str]]] = {}
 def output(command: Sequence[str]) -> str:
     """Return what a tool prints; nothing if it cannot run or takes too long."""
     try:
-        variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
-        done = child.run(command, variables=variables, seconds=_PATIENCE, largest=_LONGEST_OUTPUT)
+        return answer(command)
     except (OSError, ValueError) as error:
-        log.warning("tool gave no answer: %s: %s", command[0], error)
+        log.warning("%s", error)
         return ""
+
+
+def answer(command: Sequence[str]) -> str:
+    """Return what a tool prints.  Raises OSError, and ValueError, if it cannot run or takes too long."""
+    variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
+    done = child.run(command, variables=variables, seconds=_PATIENCE, largest=_LONGEST_OUTPUT)
     if done.status is None:
-        log.warning("tool gave no answer: %s: it %s", command[0], done.words)
-        return ""
+        raise OSError(errno.EAGAIN, f"a tool gave no answer: it {done.words}", command[0])
     return done.output.decode("utf-8", "surrogateescape")
 
 
@@ -42,7 +47,8 @@ def loader_cache(places: HostRoots) -> Mapping[str, Sequence[str]]:
     """Return what the dynamic loader's cache lists, paths by library name; read by the tool that wrote it.
 
     Each model's driver asks for it at each look, so it is read once: an installation puts another file in its place.
-    It lists a thousand libraries, so they stay text: a path takes five times as much.
+    It lists a thousand libraries, so they stay text: a path takes five times as much.  Raises OSError if the tool gives
+    no answer: what it lists would be taken for gone.
     """
     tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     cache = places.etc / "ld.so.cache"
@@ -56,7 +62,7 @@ def loader_cache(places: HostRoots) -> Mapping[str, Sequence[str]]:
     if (known := _caches.get(key)) is not None:
         return known
     found: dict[str, list[str]] = {}
-    for line in output([tool, "-p", "-C", os.fspath(cache)]).splitlines():
+    for line in answer([tool, "-p", "-C", os.fspath(cache)]).splitlines():
         name, arrow, path = line.strip().partition(" => ")
         if arrow and path.startswith("/"):
             found.setdefault(name.split(" ", 1)[0], []).append(path)

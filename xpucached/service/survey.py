@@ -50,6 +50,8 @@ _LOADERS: Final = ("libOpenCL.so.1", "libze_loader.so.1")
 
 _LEVEL_ZERO: Final = "libze_intel_gpu"
 
+_AGAIN: Final = "it stays as it was known, and is looked at again in a few seconds"
+
 _SEEN: Final = 20
 """Newest runs of a model of which one may tell which driver its processes had mapped."""
 
@@ -118,8 +120,12 @@ class Surveyor:
         With ``force`` it is asked in any case.  Without ``retry`` one that did not answer is left to the next look:
         one that hangs would hold up whoever wants to know between two looks, each time until it is given up.
         """
-        async with self._surveying:
-            await self._survey(force=force, retry=retry)
+        try:
+            async with self._surveying:
+                await self._survey(force=force, retry=retry)
+        except OSError as error:
+            # What cannot be looked at is not gone, and the driver no other one.
+            raise HostError(f"the driver's files cannot be looked at: {error.strerror}", hint=_AGAIN) from error
 
     async def _survey(self, *, force: bool, retry: bool) -> None:
         settings, old, now = self._context.settings, self._context.host, self._context.clock()
@@ -223,7 +229,7 @@ class Surveyor:
                 ("driver", model.workload.program, *sorted(leading.items())),
                 lambda: driver_files({**named, **leading, **_beside(model, leading)}),
             )
-        except TimeoutError:
+        except OSError:
             return frozenset()
         return frozenset(file.target for file in files)
 
@@ -270,7 +276,7 @@ class Surveyor:
                         ("driver", *alike[:-1]), functools.partial(_looked, model, leading, libraries, files)
                     )
                 leading, these, absent = looked[alike]
-            except TimeoutError:
+            except OSError:
                 if leading != usual:
                     found[model.name] = _Led(leading, (), (model.name,), (_silent(model.name),), silent=True)
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the answers that the loader's tool still has, the last first; without any it gives none."""
     answers: list[str] = []
 
-    def output(command: Sequence[str]) -> str:
+    def answer(command: Sequence[str]) -> str:
         assert list(command[1:3]) == ["-p", "-C"]
-        return answers.pop() if answers else ""
+        if not answers:
+            raise OSError(errno.EAGAIN, "a tool gave no answer: it took too long", command[0])
+        return answers.pop()
 
     monkeypatch.setattr(tools, "_caches", {})
-    monkeypatch.setattr(tools, "output", output)
+    monkeypatch.setattr(tools, "answer", answer)
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/sbin/{name}")
     return answers
 
@@ -51,7 +54,9 @@ def test_without_an_answer_the_loader_s_tool_is_asked_again(tmp_path: Path, aske
     places = HostRoots(etc=tmp_path)
     assert tools.loader_cache(places) == {}
     (tmp_path / "ld.so.cache").write_text("one")
-    assert tools.loader_cache(places) == {}
+    # What it lists is not said to be gone.
+    with pytest.raises(OSError, match="gave no answer"):
+        tools.loader_cache(places)
     asked += [LINES.format("/late")]
     assert tools.loader_cache(places)["libur.so.0"][0] == "/late/libur.so.0"
 

@@ -193,7 +193,8 @@ def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], pla
                 continue
     yield from _listed(variables)
     yield _SYSTEM[0]
-    yield from (Path(path).parent for path in loader_cache(places).get(_MARK, []))
+    with contextlib.suppress(OSError):
+        yield from (Path(path).parent for path in loader_cache(places).get(_MARK, []))
 
 
 def _listed(variables: Mapping[str, str]) -> Iterator[Path]:
