@@ -5,6 +5,7 @@ Touches the file, its ``-wal`` and ``-shm``, and the folder they are in.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
+from xpucached import state_files
 from xpucached.catalog import soundness, tables
 from xpucached.catalog.migrating import every_revision, migrate
 from xpucached.catalog.soundness import Corrupt
@@ -42,13 +44,13 @@ LARGE: Final = 16 * 1024 * 1024
 _SIDES: Final = ("-wal", "-shm")
 
 _OWNER: Final = "owner"
-"""The file beside the catalog with the name of the account whose it is."""
+_LONGEST: Final = 4096
+"""The file beside the catalog with the name of the account whose it is, and so many bytes of it."""
 
 _HINT: Final = "check the permissions and the free space of the state directory"
 _CORRUPT_HINT: Final = "restart the daemon: it sets a corrupt catalog aside"
 _NEWER_HINT: Final = "install that version again, or move the file away: a scan rebuilds all but models and history"
 _FOREIGN_HINT: Final = "remove it, or move it away"
-
 
 _REVISION: Final = re.compile(r"[0-9]{4}")
 
@@ -108,13 +110,8 @@ def claim(path: Path, account: str) -> Rebuilt | None:
             message = f"the catalog was of the account {before}, which had this number before: set aside as {aside}"
             log.warning("catalog is of another account, set aside: %s: %s", aside, before)
             rebuilt = Rebuilt(f"{message}, a new one was made", aside)
-        fresh = note.with_name(f"{_OWNER}.new")
-        fresh.unlink(missing_ok=True)
         # Whoever had the directory before may have left a link there.
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(os.fsencode(f"{account}\n"))
-        fresh.replace(note)
+        state_files.write(note, os.fsencode(f"{account}\n"))
     return rebuilt
 
 
@@ -122,11 +119,16 @@ def owner(place: Path) -> str:
     """Return whose the catalog in a directory is; empty if nobody has noted it, or died before it was on the disk."""
     note = place / _OWNER
     try:
-        if not stat.S_ISREG(note.lstat().st_mode):
-            raise CatalogError(f"whose the catalog is stands in no regular file: {note}", hint=_FOREIGN_HINT)
-        return os.fsdecode(note.read_bytes()).strip()
+        name = state_files.read(note, _LONGEST, anybodys=True)
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        if error.errno not in {errno.ELOOP, errno.ENXIO}:
+            raise
+        name = bytes(_LONGEST + 1)
+    if len(name) > _LONGEST:
+        raise CatalogError(f"whose the catalog is stands in no regular file of ours: {note}", hint=_FOREIGN_HINT)
+    return os.fsdecode(name).strip()
 
 
 def bring_up(path: Path) -> None:

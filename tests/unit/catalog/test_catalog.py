@@ -296,7 +296,7 @@ def test_the_catalog_of_another_account_is_set_aside(path: Path) -> None:
 
     # Whoever has the number now gets nothing of it, and nothing of it is lost.
     other = path.with_name("other")
-    owner.with_name("owner.new").symlink_to(other)
+    owner.with_name(".owner.new").symlink_to(other)
     with closing(Catalog.open(path, account="bob")) as opened:
         (aside,) = (one for one in path.parent.glob("*.another-account-*") if not one.name.endswith("-wal"))
         assert aside.read_bytes() == kept
@@ -329,9 +329,19 @@ def test_who_died_while_it_noted_whose_the_catalog_is(path: Path, died: str) -> 
     assert not list(path.parent.glob("*.another-account-*"))
 
 
-def test_whose_the_catalog_is_stands_in_a_regular_file(path: Path) -> None:
+def test_whose_the_catalog_is_stands_in_a_regular_file_of_some_bytes(path: Path) -> None:
     path.parent.mkdir()
-    os.mkfifo(path.with_name("owner"))
+    note = path.with_name("owner")
+    os.mkfifo(note)
+    with pytest.raises(CatalogError, match="no regular file"):
+        Catalog.open(path, account="bob")
+    note.unlink()
+    note.symlink_to("other")
+    with pytest.raises(CatalogError, match="no regular file"):
+        Catalog.open(path, account="bob")
+    note.unlink()
+    note.touch()
+    os.truncate(note, 1 << 40)
     with pytest.raises(CatalogError, match="no regular file"):
         Catalog.open(path, account="bob")
 
