@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from xpucached.domain.activity import Program
 from xpucached.domain.ahead import Ahead, AheadState
 from xpucached.domain.beside_cpu import CpuComparison
-from xpucached.domain.diagnosis import Cause, Explanation, RuntimeCheck
-from xpucached.domain.host import DriverInUse, Problem
+from xpucached.domain.diagnosis import Baseline, Cause, Explanation, RuntimeCheck
+from xpucached.domain.host import DriverFile, DriverInUse, Host, Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import ModelStatus, Run, Trial, WarmReason, Warmth, Workload
 from xpucached.domain.overview import Overview, OverviewModel, UnderWay
 from xpucached.domain.plans import Deferred, ReplayReport
+from xpucached.domain.pushes import PushOutcome
 from xpucached.domain.secrecy import HIDDEN, of_event, of_problem
 from xpucached.domain.shifts import Shift
 from xpucached.domain.status import Status, Verdict
-from xpucached.domain.stores import ModelCache, StoreStatus
+from xpucached.domain.stores import Entry, ModelCache, StoreStatus
 from xpucached.domain.trash import Comparison, Finding
 from xpucached.domain.usage import WarmthChange
 from xpucached.kinds.variables import CACHE_VARIABLES
@@ -113,7 +115,40 @@ def _workload(one: Workload) -> Workload:
 def _run(one: Run) -> Run:
     # The digest is of the arguments and variables too: a short one could be guessed, and the guess proven by it.
     changes = tuple(HIDDEN for _ in one.changes)
-    return replace(one, detail=_text(one.detail), output="", workload=_text(one.workload), changes=changes)
+    workload, host = _text(one.workload), _bare(one.host)
+    return replace(one, detail=_text(one.detail), output="", workload=workload, host=host, changes=changes)
+
+
+def _bare(signature: str) -> str:
+    """Return a host's signature without what stands for the variables of the configuration, for the same reason."""
+    return signature.partition("-")[0]
+
+
+def _baseline(one: Baseline) -> Baseline:
+    return replace(one, host=_bare(one.host))
+
+
+def _host(one: Host) -> Host:
+    return replace(one, variables="", driver=_nowhere(one.driver)) if one.variables else one
+
+
+def _nowhere(files: tuple[DriverFile, ...]) -> tuple[DriverFile, ...]:
+    """Return files to which variables lead."""
+    return tuple(replace(file, path=_NOWHERE, target=_NOWHERE) for file in files)
+
+
+def _program(one: Program) -> Program:
+    return replace(one, command=_text(one.command))
+
+
+def _entry(one: Entry) -> Entry:
+    # A variable of its program's may give them.
+    return replace(one, options=HIDDEN) if one.options else one
+
+
+def _push(one: PushOutcome) -> PushOutcome:
+    # It may quote a registry, and a program that was asked for an account.
+    return replace(one, error=_text(one.error))
 
 
 def _libraries(one: Libraries) -> Libraries:
@@ -179,8 +214,7 @@ def _finding(one: Explanation) -> Explanation:
 
 
 def _driver(one: DriverInUse) -> DriverInUse:
-    files = tuple(replace(file, path=_NOWHERE, target=_NOWHERE) for file in one.driver)
-    return replace(one, variables=dict.fromkeys(one.variables, HIDDEN), driver=files)
+    return replace(one, variables=dict.fromkeys(one.variables, HIDDEN), driver=_nowhere(one.driver))
 
 
 def _status(one: Status) -> Status:
@@ -225,6 +259,11 @@ _RULES: Final = cast(
         StoreStatus: _store,
         Workload: _workload,
         Run: _run,
+        Baseline: _baseline,
+        Host: _host,
+        Program: _program,
+        Entry: _entry,
+        PushOutcome: _push,
         Trial: _trial,
         CpuComparison: _compared,
         ModelStatus: _model,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import enum
+import types
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Annotated, Final, Union, cast, get_args, get_origin
 
 import pytest
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from tests.support import api_stub
 from xpucached.api import requests
 from xpucached.domain.diagnosis import Cause, Explanation
-from xpucached.domain.host import Problem
+from xpucached.domain.host import Host, Problem
 from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import ModelStatus, WarmReason, Warmth
@@ -129,8 +135,159 @@ def test_a_status_does_not_repeat_a_problem_that_it_hides() -> None:
         assert getattr(redact(one), "sentence", None) == said
 
 
+# -- every text of every answer, by name: what is new is hidden, or somebody writes here that it is nobody's secret ----
+
+SHOWN: Final = """
+Ahead: drivers id what
+Baseline: host variant
+ComparedVariant: variant
+Comparison: differing
+CompiledShare: kind library
+Compiling: stores
+CostlyEntry: driver kernel models ref
+Day: day
+Defect: code message
+Device: architecture kernel_driver kernel_driver_version name pci_address pci_id render_node
+DeviceUsage: device
+Diagnosis: model
+DiskLine: device name
+DriverAnswer: device driver platform version
+DriverChange: stamp
+DriverFile: build_id package version
+DriverInUse: models stamp
+DriverUsage: driver
+Deferred: model
+Entry: constants detail digest facts input source stamp
+EntryId: key
+EntryPage: next
+ErrorInfo: code
+Event: topic
+Evict: detail
+EvictCache: detail
+Evictable: plan_id
+EvictionReport: busy plan_id removed
+Explanation: command
+Finding: defect fault key message ref
+GpuUse: address architecture name
+GraphicsUse: device driver
+Hello: features version
+Host: boot kernel stamp
+IndexedEntry: architecture bundle inherited last_used_by models program replay
+Job: id kind
+Kernel: display library name
+KindUsage: kind
+Layer: kind
+ModelCache: model named ref shared
+ModelStatus: before beyond command directory due name source store
+ModelUsage: model
+Overview: host version
+OverviewModel: model
+PrewarmReport: covered
+Problem: code
+Program: libraries name unit
+PushOutcome: digest reference
+ReplayReport: into
+RemovedModel: name
+Restored: detail entry key ref
+Run: host kernel model
+RunSpec: caches compare device precisions python shapes
+RuntimeCheck: build
+SameInput: key kind ref store
+Shift: model variant
+Status: ahead_refused version
+StatusSummary: ahead failed models problems sentence
+Store: kind root
+StoreStatus: kind via
+SyclRuntime: build
+Target: device facts family kind toolchain
+Trashed: detail device driver key ref
+TrashReport: dropped
+Trial: device
+UnderWay: what
+UpgradeCost: appeared vanished
+Variant: device precision shape
+WarmthChange: model
+Watching: reason
+"""
+"""Texts of answers that others may see, by their types.
+
+Of a model's command it is the program, of a host's signature what stands before the dash; a summary is made of a status
+in which all else is hidden already.
+"""
+
+
+HELD: Final = {"DriverFile", "ErrorInfo", "Progress", "RunSpec", "SyclRuntime"}
+"""Types of which it is hidden by what holds them."""
+
+
+def members_of(kind: object, known: set[type[Struct]]) -> None:
+    """Add all types that a type holds."""
+    if isinstance(kind, type) and issubclass(kind, Struct) and kind not in known:
+        known.add(kind)
+        for field in fields(kind):
+            members_of(field.type, known)
+    for one in get_args(kind):
+        members_of(one, known)
+
+
+def made(kind: object, above: tuple[object, ...] = ()) -> object:
+    """Make a value of a type in which each text is secret, and whatever can have failed has."""
+    while hasattr(kind, "__supertype__"):
+        kind = kind.__supertype__
+    origin, some = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return made(some[0], above)
+    if origin in {Union, types.UnionType}:
+        return next((made(one, above) for one in some if one is not types.NoneType and one not in above), None)
+    if origin is tuple:
+        return tuple(made(one, above) for one in some if one is not Ellipsis and one not in above)
+    if origin is not None:
+        return {made(some[0], above): made(some[1], above)}
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return kind(**{one.name: made(one.type, (*above, kind)) for one in fields(kind)})
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return next((one for one in kind if one.name == "FAILED"), next(iter(kind)))
+    if kind is datetime:
+        return api_stub.NOW
+    return {str: SECRET, Path: Path(f"/{SECRET}")}.get(cast("type", kind)) or cast("type", kind)(1)
+
+
+def secret(value: object, place: str) -> Iterator[str]:
+    """Yield where a secret stands in a value; of what it holds, only where that is hidden by who holds it."""
+    if isinstance(value, tuple):
+        for one in value:
+            yield from secret(one, place)
+    elif isinstance(value, Struct) and (type(value).__name__ in HELD or not place):
+        for one in fields(type(value)):
+            yield from secret(getattr(value, one.name), f"{type(value).__name__}: {one.name}")
+    elif SECRET in str(list(value.values()) if isinstance(value, Mapping) else value) and not isinstance(value, Struct):
+        yield place
+
+
+def test_every_text_of_every_answer_is_hidden_or_said_to_be_nobody_s_secret() -> None:
+    known: set[type[Struct]] = set()
+    for row in requests.ENDPOINTS:
+        members_of(row.reply, known)
+    found = {place for kind in known if kind.__name__ not in HELD for place in secret(redact(made(kind)), "")}
+    lines = (line.partition(": ") for line in SHOWN.strip().split("\n"))
+    listed = {f"{name}: {one}" for name, _, rest in lines for one in rest.split()}
+
+    assert found == listed
+
+
+def test_a_digest_of_the_variables_of_the_configuration_is_not_shown() -> None:
+    """One of them could be guessed, and the guess proven by it."""
+    host = Host(api_stub.NOW, "boot", "kernel", "stamp", variables="1234abcd")
+    seen = redact(host)
+    assert isinstance(seen, Host)
+    assert (seen.variables, seen.signature) == ("", host.signature.partition("-")[0])
+    run = redact(replace(api_stub.make_run(), host=host.signature))
+    assert getattr(run, "host", None) == seen.signature
+
+
 def test_what_holds_no_secret_is_the_same_value() -> None:
-    for one in (api_stub.make_store(), api_stub.make_entry(1), 3, "text", None):
+    entry = replace(api_stub.make_entry(1), entry=replace(api_stub.make_entry(1).entry, options=""))
+    for one in (api_stub.make_store(), entry, 3, "text", None):
         assert redact(one) is one
     assert redact((api_stub.make_store(), "text")) == (api_stub.make_store(), "text")
 
