@@ -249,7 +249,9 @@ def made(kind: object, above: tuple[object, ...] = ()) -> object:
         return next((one for one in kind if one.name == "FAILED"), next(iter(kind)))
     if kind is datetime:
         return api_stub.NOW
-    return {str: SECRET, Path: Path(f"/{SECRET}")}.get(cast("type", kind)) or cast("type", kind)(1)
+    if isinstance(kind, type) and issubclass(kind, Path):
+        return kind(f"/{SECRET}")
+    return SECRET if kind is str else cast("type", kind)(1)
 
 
 def secret(value: object, place: str) -> Iterator[str]:
