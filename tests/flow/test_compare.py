@@ -68,7 +68,9 @@ while line := sys.stdin.buffer.readline():
     options = sys.stdin.buffer.read(head["options"]).decode()
     sys.stdin.buffer.read(head["image"])
     made = pathlib.Path(PLACE, options)
-    made.with_suffix(".met").write_text("\\n".join(sorted(map(str, pathlib.Path(STORE).glob("[0-9]*/*/*/*/*")))))
+    # Leaves move while it looks, for others are mended beside: a walk minds that no more than programs do.
+    walk = [os.path.join(here, name) for here, _, names in os.walk(STORE) for name in names]
+    made.with_suffix(".met").write_text("\\n".join(one for one in walk if ".xpucached" not in one))
     if made.exists():
         content = made.read_bytes()
         answers.write(json.dumps({"binary": len(content), "seconds": 0.5}).encode() + b"\\n" + content)
