@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
+import logging
 import os
 import time
 from collections import defaultdict
@@ -27,16 +30,22 @@ from xpucached.kinds.removal import GONE
 from xpucached.service import program_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from xpucached.domain.models import Model
     from xpucached.domain.plans import EvictCache
     from xpucached.service.context import Context
 
+log = logging.getLogger(__name__)
+
 _ALL: Final = 60.0
 """Seconds in which the directories of one look are counted; each may take half of what is left …"""
 _LEAST: Final = 0.05
 """… and so long in any case: one that holds little is counted whole, whatever others hold."""
+_MOST: Final = 1000
+"""Directories that are none of a registered model's and are looked at: whoever writes there may make any number …"""
+_NAMES: Final = 1_000_000
+"""… and of so many names."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -59,7 +68,7 @@ class ModelCaches:
         models = self._context.catalog.read(all_models)
         names = {model.name for model in models}
         look = self._begin(models)
-        gone = [self._own(name, look, registered=False) for name in self._folders() if name not in names]
+        gone = [self._own(name, look, registered=False) for name in self._folders(lambda name: name not in names)]
         return (*(one for model in models for one in self._of(model, look)), *gone)
 
     def of(self, model: Model) -> tuple[ModelCache, ...]:
@@ -79,17 +88,21 @@ class ModelCaches:
         model, path = ModelName(name), self.store.root / name
         return replace(self._measured(model, path, "", look), registered=registered)
 
-    def _folders(self) -> Sequence[str]:
-        """Return the names of the directories where ours lie."""
+    def _folders(self, wanted: Callable[[str], bool]) -> Sequence[str]:
+        """Return the names of the directories where ours lie that are wanted, the first ones of too many."""
         try:
             with os.scandir(self.store.root) as found:
-                return sorted(one.name for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != ".")
+                some = (one for one in itertools.islice(found, _NAMES) if one.name[0] != "." and wanted(one.name))
+                names = heapq.nsmallest(_MOST + 1, (one.name for one in some if one.is_dir(follow_symlinks=False)))
         except OSError:
             return ()
+        if len(names) > _MOST:
+            log.warning("%s holds more directories of no model than %d: others stay uncounted", self.store.root, _MOST)
+        return names[:_MOST]
 
     def removed(self) -> Mapping[ModelName, datetime]:
         """Return which models were removed here, and when; and what a daemon was removing as it was killed."""
-        halves = (ModelName(name) for name in self._folders() if name.endswith(GONE))
+        halves = map(ModelName, self._folders(lambda name: name.endswith(GONE)))
         return {**self._context.catalog.read(removed_models), **dict.fromkeys(halves, _LONG_AGO)}
 
     def _measured(self, model: ModelName, path: Path, named: str, look: _CacheLook) -> ModelCache:

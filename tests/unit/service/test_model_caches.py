@@ -241,6 +241,18 @@ def test_however_many_directories_there_are_one_look_at_them_has_its_time(
     assert [(one.files, one.note) for one in found] == [(1, "")] * 5
 
 
+def test_directories_that_are_no_model_s_are_looked_at_in_bounds(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("xpucached.service.model_caches._MOST", 2)
+    owner.add("zeta")
+    for name in ("zeta", "a", "b", "c", f"half{removal.GONE}"):
+        fill(owner.models / name)
+    assert sorted(owner.told()) == ["a", "b", "zeta"]
+    assert "others stay uncounted" in caplog.text
+    assert set(owner.service.caches.removed()) == {f"half{removal.GONE}"}
+
+
 def test_one_directory_is_counted_no_further_than_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         (tmp_path / f"file-{number}").touch()
