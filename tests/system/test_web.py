@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -176,28 +176,33 @@ def test_a_tab_that_is_left_open_grows_no_memory() -> None:
 
 
 def test_who_connects_and_says_nothing_keeps_the_command_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "_PATIENCE", 1.0)
-    monkeypatch.setattr(web, "_MOMENT", 0.1)
-    with serving(Daemon()) as server:
-        silent = [socket.create_connection(("127.0.0.1", server.server_port), 5) for _ in range(web._AT_ONCE + 4)]
-        try:
-            # One byte at a time is no way to stay either.
-            until = time.monotonic() + 3
-            while time.monotonic() < until and server.places._value < web._AT_ONCE:
-                for one in silent:
-                    with suppress(OSError):
-                        one.sendall(b"G")
-                time.sleep(0.05)
+    def crowd(server: PageServer) -> list[socket.socket]:
+        return [socket.create_connection(("127.0.0.1", server.server_port), 5) for _ in range(web._STRANGERS + 8)]
+
+    with serving(Daemon()) as server, ExitStack() as stack:
+        # However many are there, and stay: who comes is answered.
+        silent = [stack.enter_context(one) for one in crowd(server)]
+        for _ in range(2):
             assert ask(server, "/", {})[0] == 200
-        finally:
+            assert ask(server, "/v1/overview", {"Authorization": f"Bearer {server.token}"})[0] == 200
+        assert len(server.strangers) <= web._STRANGERS
+
+        # One byte at a time is no way to stay either.
+        monkeypatch.setattr(web, "_PATIENCE", 0.1)
+        silent += [stack.enter_context(one) for one in crowd(server)]
+        until = time.monotonic() + 60
+        while server.strangers and time.monotonic() < until:
             for one in silent:
-                one.close()
-        silent = [socket.create_connection(("127.0.0.1", server.server_port), 5) for _ in range(web._AT_ONCE + 4)]
-        before = time.monotonic()
+                with suppress(OSError):
+                    one.sendall(b"G")
+            time.sleep(0.05)
+        assert not server.strangers
+
+        # Nor is the command's end waited for.
+        monkeypatch.undo()
+        for one in crowd(server):
+            stack.enter_context(one)
         server.shutdown()
-        assert time.monotonic() - before < 4
-        for one in silent:
-            one.close()
 
 
 def test_nothing_listens_after_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

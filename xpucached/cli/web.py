@@ -13,8 +13,9 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from xpucached import codec
@@ -26,7 +27,7 @@ from xpucached.errors import XpucachedError
 from xpucached.printing import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from xpucached.api.client import Client
     from xpucached.api.endpoints import Request
@@ -57,8 +58,8 @@ _PATIENCE: Final = 10.0
 """Seconds that a client may take for its request."""
 _LARGEST: Final = 4 << 20
 """Bytes of a user's overview.  What a user runs may answer anything, slowly, and without end."""
-_AT_ONCE: Final = 16
-_MOMENT: Final = 0.5
+_STRANGERS: Final = 64
+"""Connections of which nobody knows yet that they have the token: of more the oldest is ended."""
 _PATH: Final = re.compile(r"/v1/(?:users/(?P<user>[\w.~%-]{1,200})/)?overview", re.ASCII)
 
 
@@ -66,9 +67,13 @@ class PageServer(ThreadingHTTPServer):
     """Serves the page and the overview, on a port of the loopback address that the kernel chooses."""
 
     daemon_threads = True
+    request_queue_size = _STRANGERS
 
     def __init__(self, overview: Overviews, *, users: bool = False) -> None:
         """``users`` says whether each user's page is served, too."""
+        self._changing = threading.Lock()
+        self.strangers: dict[socket.socket, float] = {}
+        """Who has not shown the token, the oldest first, and until when."""
         super().__init__(("127.0.0.1", 0), _PageHandler)
         self.users = users
         self.token = secrets.token_urlsafe(32)
@@ -79,7 +84,6 @@ class PageServer(ThreadingHTTPServer):
             "/page.js": (part("page.js").encode(), "text/javascript"),
             "/start.js": (_START.encode(), "text/javascript"),
         }
-        self.places = threading.BoundedSemaphore(_AT_ONCE)
 
     @property
     def origin(self) -> str:
@@ -92,21 +96,40 @@ class PageServer(ThreadingHTTPServer):
         return f"{self.origin}/#{self.token}"
 
     def process_request(self, request: object, client_address: object) -> None:
-        """Answer in a thread, few at a time; others wait a moment, and then are sent away.
+        """Answer in a thread, and end the oldest of too many strangers.
 
-        Whoever is on this host can connect and say nothing: that must not keep the command from its end.
+        Whoever is on this host can connect, and say nothing: neither the page nor the command's end waits for them.
         """
-        if not self.places.acquire(timeout=_MOMENT):
-            self.shutdown_request(request)  # type: ignore[arg-type] # as it came
-            return
-        super().process_request(request, client_address)  # type: ignore[arg-type] # as it came
+        one = cast("socket.socket", request)
+        with self._changing:
+            self.strangers[one] = time.monotonic() + _PATIENCE
+            late = list(self.strangers)[:-_STRANGERS]
+        self._end(late)
+        super().process_request(one, cast("tuple[str, int]", client_address))
 
-    def process_request_thread(self, request: object, client_address: object) -> None:
-        """Give the place back."""
-        try:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type] # as it came
-        finally:
-            self.places.release()
+    def service_actions(self) -> None:
+        """End strangers who take too long for a request, whatever comes one byte at a time."""
+        now = time.monotonic()
+        with self._changing:
+            late = [one for one, until in self.strangers.items() if until < now]
+        self._end(late)
+
+    def _end(self, strangers: Iterable[socket.socket]) -> None:
+        """Have the threads of these connections end; they close them."""
+        for one in strangers:
+            self.know(one)
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def know(self, one: socket.socket) -> None:
+        """Count a connection no more among those of strangers."""
+        with self._changing:
+            self.strangers.pop(one, None)
+
+    def shutdown_request(self, request: object) -> None:
+        """Close a connection."""
+        self.know(cast("socket.socket", request))
+        super().shutdown_request(cast("socket.socket", request))
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of clients that hang up."""
@@ -116,22 +139,6 @@ class _PageHandler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "xpucachectl", ""
     timeout = _PATIENCE
-
-    def setup(self) -> None:
-        """Give the whole request a deadline, whatever comes one byte at a time."""
-        super().setup()
-        self._deadline = threading.Timer(_PATIENCE, self._give_up)
-        self._deadline.daemon = True
-        self._deadline.start()
-
-    def finish(self) -> None:
-        """Let go of the deadline."""
-        self._deadline.cancel()
-        super().finish()
-
-    def _give_up(self) -> None:
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RD)
 
     def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - as it is called
         """Write no log: it would hold addresses and what was tried."""
@@ -148,6 +155,7 @@ class _PageHandler(BaseHTTPRequestHandler):
         given = heads.get("Authorization", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, f"Bearer {server.token}".encode()):
             return self._answer(401, b"a token is needed: open the address that xpucachectl web printed\n")
+        server.know(self.connection)
         asked = _PATH.fullmatch(self.path)
         if asked is None or (asked["user"] and not server.users):
             return self._answer(404, b"there is nothing here\n")
