@@ -25,6 +25,7 @@ from tests.support.daemons import daemon
 from xpucached.api import requests
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
+from xpucached.catalog.intents import open_intents
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.catalog.scans import record_scan
@@ -44,7 +45,7 @@ from xpucached.processes.supervised import ProcessStarter
 from xpucached.render.jobs import job as render_job
 from xpucached.render.text import TextStyle
 from xpucached.render.trash import comparison, verification
-from xpucached.service import Service, compare
+from xpucached.service import Service, compare, removals
 from xpucached.service.compare import EntryComparer
 from xpucached.service.context import Context
 from xpucached.service.scan import StoreScanner
@@ -347,6 +348,47 @@ def test_a_mending_that_is_cancelled_says_what_is_left_and_is_gone_on_with(
     asyncio.run(work())
     assert slots["cut"].bin.read_bytes()[16:] == whole[16:]
     assert not slots["refused"].src.exists()
+    assert bench.verify().findings == ()
+
+
+def test_what_a_daemon_had_in_quarantine_as_it_ended_is_compiled_by_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = {name: bench.add(f"-{name}") for name in ("cut", "gone", "again", "good")}
+    whole = {name: slot.bin.read_bytes() for name, slot in slots.items()}
+    for name in ("cut", "again"):
+        slots[name].cut(slots[name].bin, 30)
+    slots["gone"].bin.unlink()
+    working = EntryComparer._compile
+
+    async def work() -> None:
+        stuck = asyncio.Event()
+
+        async def never(*_given: object, **_named: object) -> None:
+            stuck.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(EntryComparer, "_compile", never)
+        service = bench.service()
+        await service.reconciler.reconcile([Started()])
+        await stuck.wait()
+        await service.stop()
+
+    async def start() -> None:
+        await removals.finish(bench.context, bench.catalog.read(open_intents))
+
+    asyncio.run(work())
+    assert not any(slots[name].src.exists() for name in ("cut", "gone", "again"))
+    # A program has compiled that one itself meanwhile.
+    bench.store.add(options="-again", binary=whole["again"])
+    monkeypatch.setattr(EntryComparer, "_compile", working)
+    asyncio.run(start())
+    assert bench.catalog.read(open_intents) == ()
+    assert {name for name, slot in slots.items() if slot.src.exists()} == set(slots)
+    bench.keep_up()
+    assert {name for name, slot in slots.items() if slot.bin.read_bytes()[16:] == whole[name][16:]} == set(slots)
+    # Nothing is left to be gone on with.
+    assert bench.catalog.read(open_intents) == ()
     assert bench.verify().findings == ()
 
 

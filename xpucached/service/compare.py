@@ -126,7 +126,7 @@ class EntryComparer:
                         todo += await to_its_end(results.keep, every[start : start + _BATCH])
             await self._compile(todo, results, drivers, handle, results.recipes)
         finally:
-            self._leave(results, handle)
+            await self._leave(results, handle)
         await self.trust(results.good)
         return results.done | dict.fromkeys(results.good, RepairAction.REBUILD), results.whys
 
@@ -141,13 +141,14 @@ class EntryComparer:
         try:
             await self._compile(todo, results, drivers, handle, results.recipes)
         finally:
-            self._leave(results, handle)
+            await self._leave(results, handle)
         return tuple(one.entry.entry for one in todo), results.done, results.whys
 
-    def _leave(self, results: _Replacing, handle: Handle) -> None:
+    async def _leave(self, results: _Replacing, handle: Handle) -> None:
         """Keep what was not compiled for the next time."""
         left = results.left()
         self._left |= left
+        await to_its_end(results.settle)
         if left:
             words = f"{len(left)} in quarantine are not compiled again yet: the next look goes on"
             handle.progress(results.answered, len(results.recipes), words)
@@ -238,6 +239,8 @@ class _Replacing(_Counted):
         """Of those that are in quarantine already …"""
         self._kept: dict[EntryId, Rebuild] = {}
         """… and how they are compiled."""
+        self._noted: set[EntryId] = set()
+        """What is in quarantine, and noted as such until it is compiled: whoever comes after us goes on with it."""
         self._room = _KEPT
 
     def keep(self, some: list[Rebuild]) -> list[Rebuild]:
@@ -253,7 +256,7 @@ class _Replacing(_Counted):
             else:
                 self._room -= recipe.size
                 self.recipes[entry.id] = recipe
-        self._take([one.entry.entry for one in some])
+        self._take([one.entry.entry for one in some], self.recipes)
         self.recipes = {one: recipe for one, recipe in self.recipes.items() if one in self.done}
         kept = [one for one in some if one.entry.entry.id in self.recipes]
         self._kept |= {one.entry.entry.id: one for one in kept}
@@ -264,6 +267,7 @@ class _Replacing(_Counted):
         self._kept = {one.entry.entry.id: one for one, _ in some}
         self.recipes = {one.entry.entry.id: recipe for one, recipe in some}
         self.done = dict.fromkeys(self._kept, RepairAction.QUARANTINE)
+        self._noted = set(self._kept)
         return list(self._kept.values())
 
     def left(self) -> dict[EntryId, tuple[Rebuild, Recipe]]:
@@ -274,9 +278,17 @@ class _Replacing(_Counted):
             if self.done[id_] is RepairAction.QUARANTINE and id_ not in self.whys
         }
 
-    def _take(self, entries: Sequence[Entry]) -> None:
-        for one, gone in quarantine(self._context, entries).items():
+    def settle(self) -> None:
+        """Note that nobody has to go on with what is compiled, or cannot be."""
+        try:
+            self._context.catalog.write(fulfil, self._noted - self.left().keys())
+        except CatalogError as error:
+            log.warning("what is compiled again is looked at once more by the next start: %s", error.message)
+
+    def _take(self, entries: Sequence[Entry], compiled: Collection[EntryId]) -> None:
+        for one, gone in quarantine(self._context, entries, compiled).items():
             if gone:
+                self._noted.add(one)
                 self.done[one] = RepairAction.QUARANTINE
             else:
                 self.whys[one] = "a program is at work there"
@@ -298,7 +310,7 @@ class _Replacing(_Counted):
     def _replace(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         entry = one.entry.entry
         if entry.id not in self.recipes:
-            self._take([entry])
+            self._take([entry], {entry.id})
         if entry.id not in self.done:
             return
         # Who used it will use it, also if nobody knows it any more: a look may have missed it in between.
@@ -315,8 +327,13 @@ class _Replacing(_Counted):
             self.whys[entry.id] = "another one is in its place"
 
 
-def quarantine(context: Context, entries: Sequence[Entry]) -> Mapping[EntryId, bool]:
-    """Take damaged entries out of their stores, and keep them as evidence: True for those that are gone."""
+def quarantine(
+    context: Context, entries: Sequence[Entry], compiled: Collection[EntryId] = ()
+) -> Mapping[EntryId, bool]:
+    """Take damaged entries out of their stores, and keep them as evidence: True for those that are gone.
+
+    Of those that are to be ``compiled`` it stays noted that they went, until the caller notes otherwise.
+    """
     catalog, now = context.catalog, context.clock()
     ids = tuple(one.id for one in entries)
     try:
@@ -329,7 +346,7 @@ def quarantine(context: Context, entries: Sequence[Entry]) -> Mapping[EntryId, b
     }
     results = table.remove(entries, notes, context.problems.failed)
     try:
-        catalog.write(fulfil, ids)
+        catalog.write(fulfil, [one for one in ids if not (one in compiled and results.get(one))])
     except CatalogError as error:
         log.warning("the catalog learns at the next look what was removed: %s", error.message)
     return results
