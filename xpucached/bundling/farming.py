@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from xpucached import codec, messages
 from xpucached.bundle import members
-from xpucached.bundling import importing
+from xpucached.bundling import importing, part_journals
 from xpucached.bundling.inspecting import checked_recipes
+from xpucached.bundling.part_journals import PartJournal
 from xpucached.bundling.rebuilding import is_held
 from xpucached.bundling.signing import refuse_revoked
 from xpucached.domain.bundles import BundleReplayReport, ReplayBundle
@@ -65,6 +66,7 @@ class PartDone(Struct, frozen=True):
     report: BundleReplayReport
     places: tuple[Path, ...]  #: directories of entries, which must be seen by whoever asked
     came: tuple[EntriesCame, ...] = ()  #: what was put there, and of whom its recipes are
+    journal: Path | None = None  #: where that stands, too
 
 
 def part(order: bytes) -> bytes:
@@ -72,8 +74,11 @@ def part(order: bytes) -> bytes:
     told = messages.parse(order, largest=_LARGEST)
     came: list[EntriesCame] = []
     order_ = cast("ReplayBundle", codec.convert(told, ReplayBundle))
-    report, places = importing.replayed(order_, lambda *_: None, came.append)
-    return codec.dumps(codec.to_json(PartDone(report, places, together(one for one in came if not one.coming))))
+    with PartJournal(order_.into) as journal:
+        report, places = importing.replayed(
+            order_, lambda *_: None, lambda one: journal.note(one) if one.coming else came.append(one)
+        )
+    return codec.dumps(codec.to_json(PartDone(report, places, together(came), journal.path)))
 
 
 def replay(order: ReplayBundle, progress: Progress, came: Came = lambda *_: None) -> BundleReplayReport:
@@ -100,6 +105,7 @@ def in_parts(
 ) -> BundleReplayReport:
     """Have all parts done, and sum up what came of them.  Raises what a part raised at last."""
     single = replace(order, threads=1, cluster="")
+    _tell_left(order.into, came)
     waiting = [pool.submit(part, _written(replace(single, shard=(index, count)))) for index in range(count)]
     summed: BundleReplayReport | None = None
     try:
@@ -107,6 +113,8 @@ def in_parts(
             done = _read(one.result())
             for some in done.came:
                 came(some)
+            if done.journal is not None:
+                done.journal.unlink(missing_ok=True)
             for place in done.places:
                 _seen(place)
             summed = done.report if summed is None else _sum(summed, done.report)
@@ -118,11 +126,24 @@ def in_parts(
     finally:
         for one in waiting:
             one.cancel()
+    # Of those whose worker died, and which their parts then found there.
+    for journal in _tell_left(order.into, came):
+        journal.unlink(missing_ok=True)
     if summed is None or not (summed.rebuilt or summed.present or summed.failures):
         raise WrongHost(
             "no recipe of the bundle is for a device of this driver", hint="see: xpucachectl bundle inspect"
         )
     return summed
+
+
+def _tell_left(into: Path, came: Came) -> list[Path]:
+    """Tell of whom that is which workers had put into a store when they were killed; give where it stands."""
+    journals: list[Path] = []
+    for journal, some in part_journals.left(into):
+        journals.append(journal)
+        for one in together(replace(one, coming=False) for one in some):
+            came(one)
+    return journals
 
 
 def _written(order: ReplayBundle) -> bytes:
