@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,9 @@ _VERSION: Final = sa.Table(
 
 def _home() -> Path:
     """Where the migrations lie: beside the package in a checkout, inside it once installed."""
-    return Path(import_module("xpucached.migrations").__path__[0])
+    package = Path(__file__).parents[1]
+    inside = package / "migrations"
+    return inside if inside.is_dir() else package.parent / "migrations"
 
 
 def every_revision(home: Path | None = None) -> list[str]:
