@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from xpucached import codec
 from xpucached.api.endpoints import Request, Right, endpoint, need
 from xpucached.domain.bundles import MadeEntry
 from xpucached.domain.jobs import Job
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
 MOST: Final = 1000
 """Entries of one request."""
+
+_LARGEST_PART: Final = 512 << 10
+"""Bytes of them: half of what a body may have, as there is more in it."""
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST: Final = 200
@@ -54,3 +61,17 @@ class NoteImport(BundleEntries, Request[Job], frozen=True, kw_only=True):
 @endpoint("POST", "/v1/imports/coming", right=Right.CHANGE)
 class NoteComing(BundleEntries, Request[None], frozen=True, kw_only=True):
     """Say which entries of a bundle are about to be put into stores: nobody may live to say that they came."""
+
+
+def parts(made: Sequence[MadeEntry]) -> Iterator[tuple[MadeEntry, ...]]:
+    """Divide entries into parts, each of which one request takes."""
+    part, size = list[MadeEntry](), 0
+    for one in made:
+        more = len(codec.dumps(codec.to_json(one)))
+        if len(part) == MOST or (part and size + more > _LARGEST_PART):
+            yield tuple(part)
+            part, size = [], 0
+        part.append(one)
+        size += more
+    if part:
+        yield tuple(part)

@@ -36,7 +36,7 @@ from xpucached.domain.bundles import (
     SendBundle,
 )
 from xpucached.domain.imports import EntriesCame, together
-from xpucached.errors import RequestError, RunFailed, XpucachedError
+from xpucached.errors import Denied, RequestError, RunFailed, Unavailable, Untrusted, XpucachedError
 from xpucached.printing import plain
 from xpucached.processes import child, credential_helper
 from xpucached.render import bundles
@@ -214,8 +214,7 @@ def _note(options: Namespace, came: Iterable[EntriesCame]) -> None:
     client, hosts = connect.reach(options)
     with client:
         for one in together(came) if not hosts else ():
-            for first in range(0, len(one.made), imports.MOST):
-                made = one.made[first : first + imports.MOST]
+            for made in imports.parts(one.made):
                 of = {name: getattr(one.source, name) for name in one.source.__struct_fields__}
                 # A replay fills a store apart, which nobody need look at for it.
                 kind = imports.NoteComing if one.coming or options.verb == "replay" else imports.NoteImport
@@ -223,19 +222,32 @@ def _note(options: Namespace, came: Iterable[EntriesCame]) -> None:
 
 
 class _Foreteller:
-    """Has the daemon note of whom entries are before they are there: we, and who puts them there, may be killed."""
+    """Has the daemon note of whom entries are before they are there: we, and who puts them there, may be killed.
+
+    One that answers and does not note it, or goes away meanwhile, ends it: nothing more is put there.
+    """
 
     def __init__(self, options: Namespace) -> None:
         self._options = options
-        self._silent = False
+        self._noted = self._silent = False
 
     def __call__(self, one: EntriesCame) -> None:
         """Have it noted; that there is no daemon is told when all is done."""
-        if not self._silent:
-            try:
+        if self._silent:
+            return
+        try:
+            if self._noted:
+                from xpucached.cli.progress import until_back  # noqa: PLC0415 - as in `_note`
+
+                until_back(lambda: _note(self._options, (one,)))
+            else:
                 _note(self._options, (one,))
-            except XpucachedError:
-                self._silent = True
+        except (Unavailable, Untrusted, Denied):
+            if self._noted:
+                raise
+            self._silent = True
+        else:
+            self._noted = True
 
 
 class _Complaint:
