@@ -5,8 +5,9 @@ Each cache kind has a table of its own of these; what is decided about them is d
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -78,3 +79,11 @@ class StoreFault(Struct, frozen=True):
     effect: Effect
     message: str  #: one sentence for people
     clearable: bool = True  #: whether we can put an end to it
+
+
+_Row = TypeVar("_Row", Defect, StoreFault)
+
+
+def declared(row: type[_Row], names: Mapping[str, object]) -> tuple[_Row, ...]:
+    """Return what a module declares of defects or of faults, in its order."""
+    return tuple(one for one in names.values() if isinstance(one, row))

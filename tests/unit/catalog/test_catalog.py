@@ -1172,7 +1172,7 @@ def test_every_condition_selects(catalog: Catalog) -> None:
         architecture,
     )
     catalog.write(record_scan, scan(entry("d", OTHER, size=40), store=OTHER), architecture)
-    catalog.write(note_defects, sycl.defects.DEFECTS)
+    catalog.write(note_defects, (CHANGED, *sycl.defects.DEFECTS))
     catalog.write(add_model, model())
     run(catalog, model(), created=(entry("a"),), used=(entry("c"),))
     assert ask(catalog) == ["a", "b", "c", "d"]

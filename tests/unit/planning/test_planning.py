@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.builders import sycl_target
-from xpucached.domain.defects import Defect, Effect
+from xpucached.domain.defects import CHANGED, Defect, Effect
 from xpucached.domain.host import Device, DriverInUse, Host, Presence, Problem
 from xpucached.domain.models import Coverage, Layer, Model, ModelStatus, Outcome, Run, WarmReason, Warmth, Workload
 from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
@@ -693,7 +693,7 @@ def test_nothing_to_evict() -> None:
     assert evict(entry()) == EvictionPlan(kept=1)
 
 
-@pytest.mark.parametrize("defect", sycl.defects.DEFECTS, ids=lambda one: one.code)
+@pytest.mark.parametrize("defect", [CHANGED, *sycl.defects.DEFECTS], ids=lambda one: one.code)
 def test_a_defect_goes_unless_it_is_harmless_or_only_hides(defect: Defect) -> None:
     made = evict(entry(defect=defect, environment=None))
 
@@ -1175,7 +1175,7 @@ entries_ = st.lists(
         size=st.integers(0, 5000),
         models=st.sets(names).map(tuple),
         state=st.sampled_from([EntryState.OK, EntryState.OK, EntryState.UNFINISHED, EntryState.UNREAD]),
-        defect=st.one_of(st.none(), st.none(), st.sampled_from(sycl.defects.DEFECTS)),
+        defect=st.one_of(st.none(), st.none(), st.sampled_from((CHANGED, *sycl.defects.DEFECTS))),
     ),
     max_size=30,
 )

@@ -30,6 +30,7 @@ from xpucached.catalog.stores import all_stores, forget_store
 from xpucached.catalog.surveys import record_survey
 from xpucached.catalog.tables import TARGETS
 from xpucached.catalog.targets import target_presence
+from xpucached.domain.defects import CHANGED
 from xpucached.domain.host import Host
 from xpucached.domain.models import Attribution, Model, Outcome, Pass, WarmReason, Workload
 from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
@@ -118,7 +119,7 @@ def made(store: Store, number: int, chance: random.Random) -> Entry:
     """Make an entry."""
     created = NOW - chance.choice((-1, 0, 0.001, 5, 30, 200)) * DAY - timedelta(seconds=chance.randint(0, 5))
     used = None if chance.random() < 0.2 else created + chance.choice((0, 1, 3, 25)) * DAY
-    defect = chance.choice(list(sycl.defects.DEFECTS)) if chance.random() < 0.1 else None
+    defect = chance.choice((CHANGED, *sycl.defects.DEFECTS)) if chance.random() < 0.1 else None
     state = EntryState.UNFINISHED if chance.random() < 0.05 else EntryState.DEFECTIVE if defect else EntryState.OK
     size = chance.choice((0, 100, 4096, 50_000))
     return Entry(

@@ -20,6 +20,7 @@ from xpucached.catalog.defects import note_defects
 from xpucached.catalog.entries import all_entries, entry_page
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.stores import all_stores
+from xpucached.domain.defects import CHANGED
 from xpucached.domain.names import Architecture, EntryKey, KindName
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import Entry, EntryId, EntryState, FoundStore, Kernel, Scan, Store, StoreOrigin, StoreState
@@ -174,7 +175,7 @@ def fits(one: Entry, query: EntryQuery) -> bool:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     opened = Catalog.open(tmp_path_factory.mktemp("shared") / "catalog.sqlite")
-    opened.write(note_defects, sycl.defects.DEFECTS)
+    opened.write(note_defects, (CHANGED, *sycl.defects.DEFECTS))
     yield opened
     opened.close()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xpucached.domain.defects import Defect, Effect, RepairAction, StoreFault
+from xpucached.domain.defects import Defect, Effect, RepairAction, StoreFault, declared
 
 _AWAY: Final = (RepairAction.TRASH,)
 
@@ -40,10 +40,7 @@ UNREADABLE: Final = Defect(
 )
 LARGE: Final = Defect("entry-large", Effect.HARMLESS, "the entry is larger than we read: it was not looked into", ())
 
-DEFECTS: Final = (
-    *(EMPTY, DAMAGED, FIFO, NOT_A_FILE, UNREADABLE, MISPLACED),
-    *(LINK, LINK_DANGLING, LINK_AWAY, FOREIGN, LARGE),
-)
+DEFECTS: Final = declared(Defect, globals())
 
 TOTAL_LOW: Final = StoreFault(
     "total-low",
@@ -79,4 +76,4 @@ LEFT_BEHIND: Final = StoreFault(
     "left-behind", Effect.DEAD, "programs died while they wrote (cl_cache.XXXXXX): nobody counts or removes these files"
 )
 
-FAULTS: Final = (TOTAL_LOW, TOTAL_HIGH, TOTAL_OVER, TOTAL_BLOCKED, BLOCKED, LOCKED, LEFT_BEHIND)
+FAULTS: Final = declared(StoreFault, globals())

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Final
 
-from xpucached.domain.defects import CHANGED, Defect, Effect, RepairAction, StoreFault
+from xpucached.domain.defects import Defect, Effect, RepairAction, StoreFault, declared
 
 
 class Generation(StrEnum):
@@ -126,41 +126,7 @@ DANGLING_LINK: Final = Defect(
 )
 SKELETON: Final = Defect("skeleton", Effect.DEAD, "an empty shell that the runtime's own eviction left")
 
-DEFECTS: Final = (
-    BIN_EMPTY,
-    BIN_TRUNCATED,
-    BIN_MISSING,
-    BIN_UNREADABLE,
-    BIN_NOT_A_FILE,
-    BIN_FIFO,
-    BIN_LENGTH_ABSURD,
-    BIN_COUNT_WRONG,
-    BIN_PAYLOAD_DAMAGED,
-    CHANGED,
-    BIN_TRAILING,
-    SRC_EMPTY,
-    SRC_TRUNCATED,
-    SRC_MISSING,
-    SRC_UNREADABLE,
-    SRC_NOT_A_FILE,
-    SRC_FIFO,
-    SRC_LENGTH_ABSURD,
-    SRC_UNPARSABLE,
-    SRC_TOO_LARGE,
-    SRC_TRAILING,
-    MISPLACED,
-    STALE_LOCK,
-    LOCK_ONLY,
-    INTERRUPTED,
-    BEHIND_GAP,
-    DUPLICATE,
-    SHADOWED,
-    LINK,
-    LINK_AWAY,
-    DANGLING_LINK,
-    SKELETON,
-)
-"""All of them, in the order of the manual."""
+DEFECTS: Final = declared(Defect, globals())
 
 _BY_GENERATION: Final[Mapping[str, Mapping[Generation, Effect]]] = {
     BIN_COUNT_WRONG.code: {Generation.UP_TO_2025_0: Effect.GROWS, Generation.FROM_2025_1: Effect.HARMLESS},
@@ -210,4 +176,4 @@ BLOCKED: Final = StoreFault(
     "something that is no directory stands where programs need one: they compile at every start",
 )
 
-FAULTS: Final = (EVICTION_ON, SIZE_LOCK, SIZE_GARBAGE, SIZE_MISSING, BARRIER, BLOCKED)
+FAULTS: Final = declared(StoreFault, globals())
