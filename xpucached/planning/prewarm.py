@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.domain.host import given_by
 from xpucached.domain.models import Outcome, Proof, WarmReason
 from xpucached.domain.plans import Deferred, PrewarmPlan, Warm
 
@@ -94,7 +95,13 @@ def _against(good: Run, coverage: Coverage, host: Host) -> str:
     if gone:
         return _gone(gone[0], host) + _rebuilt(coverage)
     if not host.gave(good.host):
-        return "driver.variables of the configuration changed since it was warmed"
+        # Of runs in catalogs of earlier versions it was not noted.
+        known = (
+            "changed since it was warmed"
+            if given_by(good.host)
+            else "are set now, and none were noted when it was warmed"
+        )
+        return f"driver.variables of the configuration {known}"
     if came := _came(good, coverage.appeared, host):
         which = ", ".join(sorted({one.device for one in came}))
         return f"{which} came since it was warmed: its programs may use that now"

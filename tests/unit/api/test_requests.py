@@ -286,3 +286,15 @@ HARMLESS: list[tuple[Request[object], bool]] = [
 @pytest.mark.parametrize(("asked", "may"), HARMLESS, ids=str)
 def test_the_host_daemon_asks_a_worker_for_what_names_no_place(asked: Request[object], may: bool) -> None:  # noqa: FBT001 - a parameter
     assert host_requests.is_tending(asked) is may
+
+
+def test_a_page_of_entries_is_bounded_whatever_is_asked() -> None:
+    asked = [ENTRIES(limit=limit).query.limit for limit in (None, 1, 999, requests.MAX_PAGE + 1)]
+    assert asked == [200, 1, 999, 1000]
+
+
+def test_a_filter_that_there_is_not_is_refused() -> None:
+    table = row(ENTRIES)
+    assert intake.read(table, {}, "kind=sycl", b"") == ENTRIES(kind=KindName("sycl"))
+    with pytest.raises(RequestError, match="colour"):
+        intake.read(table, {}, "colour=red", b"")

@@ -13,7 +13,7 @@ from xpucached.domain.beside_cpu import CpuComparison, TimedUnit
 from xpucached.domain.diagnosis import Cause
 from xpucached.domain.models import Figures, Outcome, Pass, RanOn, Trial, Workload
 from xpucached.domain.workloads import RunSpec, Variant
-from xpucached.planning.beside_cpu import comparison
+from xpucached.planning.beside_cpu import comparison, ran
 from xpucached.render import diagnosis
 from xpucached.render.trials import trials
 from xpucached.server.redact import redact
@@ -24,6 +24,12 @@ SLOW = CpuComparison(TimedUnit.STEP, 0.41, 0.0121, gpu_shown=True, cpu_shown=Tru
 
 def tried(*figures: Figures, place: RanOn = RanOn.MEANT) -> Trial:
     return Trial(Variant("xpu:0"), Outcome.WARMED, PASSES, place, figures=figures)
+
+
+def test_only_the_times_of_what_came_to_its_end_say_something() -> None:
+    whole = {Outcome.WARMED, Outcome.UNPROVEN, Outcome.UNCACHED}
+    assert {one for one in Outcome if ran(replace(tried(), outcome=one))} == whole
+    assert not ran(replace(tried(), passes=()))
 
 
 @pytest.mark.parametrize(
