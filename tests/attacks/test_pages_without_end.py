@@ -36,3 +36,12 @@ def test_pages_that_do_not_go_on_are_refused(
         assert done.returncode == Unavailable.exit
         # A list of one page needs the program's first question only; what is more is asked again from the beginning.
         assert answering.asked() <= 3
+
+
+def test_what_came_with_a_bundle_is_not_looked_for_without_end(short_dir: Path) -> None:
+    page = EntryPage((make_entry(1), make_entry(2)), 10, 10, "2")
+    with liar(short_dir / "s", {"/v1/entries": envelope(codec.to_json(page))}) as answering:
+        done = ctl(short_dir / "s", "evict", "--origin", "imported")
+
+        assert done.returncode == Unavailable.exit
+        assert answering.asked() == 2

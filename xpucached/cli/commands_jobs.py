@@ -6,11 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
 from xpucached.api import requests
 from xpucached.api.client import refusal
-from xpucached.cli import driver_changed, errands, everyone, hints, narrowing
+from xpucached.cli import driver_changed, errands, everyone, hints, listing, narrowing
 from xpucached.cli.progress import ended, wait
 from xpucached.domain.defects import Effect
 from xpucached.domain.jobs import Job, JobState
@@ -140,14 +138,11 @@ def _evict(output: Output) -> int:
         return _begin(output, _evict_request(given), _evicted)
     if given.refs or given.plan:
         raise RequestError("expected either REF… or where entries came from", hint="xpucachectl evict --help")
-    refs: list[str] = []
-    query = requests.ListEntries(origin=given.origin, bundle=given.bundle, limit=requests.MAX_PAGE)
-    while True:
-        page = output.client.call(query).value
-        refs += [one.entry.id.ref for one in page.entries]
-        if page.next is None or not page.entries:
-            break
-        query = replace(query, after=page.next)
+
+    def query(_shown: int, after: str | None) -> requests.ListEntries:
+        return requests.ListEntries(origin=given.origin, bundle=given.bundle, limit=requests.MAX_PAGE, after=after)
+
+    refs = [one.entry.id.ref for page in listing.pages(output.client, query) for one in page.value.entries]
     if not refs:
         raise NotFound("no entry came from there", hint="see: xpucachectl ls --origin imported")
     asked = requests.EvictEntries(dry_run=given.dry_run, refs=tuple(refs), reasons=tuple(given.reason))

@@ -192,15 +192,29 @@ def _dump(answer: Answer[EntryPage], before: str) -> str:
 
 
 def _pages(client: Client, given: Namespace, shown: int = 0, after: str | None = None) -> Iterator[Answer[EntryPage]]:
-    """Ask for page after page.  Raises `Unavailable` for one that does not go on from the one before."""
+    """Ask for page after page of what was asked for."""
+    return pages(client, lambda shown, after: _request(given, shown, after), given.limit, shown, after)
+
+
+def pages(
+    client: Client,
+    request: Callable[[int, str | None], requests.ListEntries],
+    limit: int | None = None,
+    shown: int = 0,
+    after: str | None = None,
+) -> Iterator[Answer[EntryPage]]:
+    """Ask for page after page, each by what ``request`` gives for how many there were and for where to go on.
+
+    Raises `Unavailable` for one that does not go on from the one before.
+    """
     for _ in range(_MOST_PAGES):
-        answer = client.call(_request(given, shown, after))
+        answer = client.call(request(shown, after))
         page = answer.value
         if len(page.entries) > requests.MAX_PAGE or not _goes_on(page, after):
             break
         yield answer
         shown, after = shown + len(page.entries), page.next
-        if after is None or (given.limit and shown >= given.limit):
+        if after is None or (limit and shown >= limit):
             return
     raise _endless()
 

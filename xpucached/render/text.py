@@ -67,12 +67,12 @@ def cut_within(text: str, width: int) -> str:
     """Shorten a name to so many columns by what stands before its end, for its end tells it from others."""
     if cells(text) <= width:
         return text
-    end = ""
+    end, used = "", 0
     for one in reversed(text):
-        if cells(one + end) > (width - 1) // 2:
+        if used + cells(one) > (width - 1) // 2:
             break
-        end = one + end
-    return cut(text, width - cells(end)) + end
+        end, used = one + end, used + cells(one)
+    return cut(text, width - used) + end
 
 
 def size(count: int) -> str:

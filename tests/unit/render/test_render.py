@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,9 @@ from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
 from xpucached.render import entries, host, jobs, models, status, text, trash, usage, variables
 from xpucached.render.text import Cell, Colour, TextStyle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOOK = TextStyle(api_stub.NOW + timedelta(days=3))
 
@@ -187,6 +191,19 @@ def test_one_long_text_fills_no_other_row_with_spaces() -> None:
     head, long, short = text.table(("A", "B"), [["x" * 5000, "y"], ["a", "b"]], LOOK).splitlines()
     assert long == f"{'x' * 5000}  y"
     assert len(head) == len(short) < 300
+
+
+def test_a_name_of_what_takes_no_room_is_cut_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def counted(some: str, cells: Callable[[str], int] = text.cells) -> int:
+        looked.append(len(some))
+        return cells(some)
+
+    monkeypatch.setattr(text, "cells", counted)
+    name = "name" * 20 + "\u0301" * 2000
+    assert text.cut_within(name, 9) == "name…name" + "\u0301" * 2000
+    assert sum(looked) < 20 * len(name)
 
 
 def test_colours_come_only_when_asked_for() -> None:
