@@ -360,6 +360,9 @@ class FullKind(FakeKind):
     def mend(self, repairs: Sequence[Repair], failed: Failed | None = None) -> Mapping[EntryId, bool]:  # noqa: ARG002
         return {one.entry.id: False for one in repairs}
 
+    def take_up(self, store: Store, keys: Collection[EntryKey]) -> int:  # noqa: ARG002
+        return 0
+
     # -- runtimes -----------------------------------------------------------------------------------------------------
 
     def runtimes(self, program: Path, variables: Mapping[str, str]) -> tuple[SyclRuntime, ...]:  # noqa: ARG002

@@ -321,6 +321,12 @@ class Doctor(Protocol):
     def mend(self, repairs: Sequence[Repair], failed: Failed | None = None) -> Mapping[EntryId, bool]:
         """Mend entries in their places (only those actions that leave them there): True if that was done."""
 
+    def take_up(self, store: Store, keys: Collection[EntryKey]) -> int:
+        """Let the next look find what of these lies in quarantine, and can be compiled again; give how many that is.
+
+        Only where nothing has come into its place, and without what is damaged of it.  Raises OSError.
+        """
+
 
 class Preflight(Protocol):
     """Without it, no runtime is known with which the cache should stay off."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from msgspec.structs import replace
 
 from tests.support import catalogs
@@ -18,6 +20,7 @@ from xpucached.catalog.surveys import driver_changes
 from xpucached.domain.host import DriverFile, Host, ProbeReport, Problem
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
+from xpucached.errors import HostError
 from xpucached.host import survey as host_survey
 from xpucached.processes import driver_probe
 from xpucached.render import host as render
@@ -29,8 +32,6 @@ from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import pytest
 
     from xpucached.settings import Settings
 
@@ -115,6 +116,31 @@ def test_a_driver_that_did_not_answer_is_asked_again_by_looks_alone(
 
     with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
         assert asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {})))) == [1, 1, 2, 2, 3]
+
+
+def test_a_driver_whose_files_cannot_be_looked_at_now_is_no_other_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    files = (DriverFile(Path("/d/libintelocl.so"), Path("/d/1"), None, 1, now, None, None),)
+    monkeypatch.setattr(driver_probe, "ask", lambda *_: ProbeReport())
+    monkeypatch.setattr(survey, "driver_files", lambda _: files)
+
+    def full(_: object) -> tuple[DriverFile, ...]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def surveyed(context: Context) -> None:
+        surveyor = Surveyor(context)
+        await surveyor.survey()
+        known = context.host
+        monkeypatch.setattr(survey, "driver_files", full)
+        with pytest.raises(HostError, match="cannot be looked at: Too many open files"):
+            await surveyor.survey()
+        assert known is not None
+        assert context.host is known
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        asyncio.run(surveyed(Context(settings("{}"), catalog, {})))
 
 
 def test_a_change_is_as_old_as_the_survey_that_found_it_whichever_driver_changed(

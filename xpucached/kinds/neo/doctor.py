@@ -9,12 +9,13 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from xpucached.domain.defects import StoreFault
+from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import EntryId, FoundStore, Store
 from xpucached.domain.trash import Repair
 from xpucached.kinds import folders, fs
@@ -155,3 +156,8 @@ def _recount(root: int, path: str, now: datetime) -> bool:
 def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | None = None) -> Mapping[EntryId, bool]:  # noqa: ARG001
     """Mend nothing in its place: what is damaged leaves the store, and its program compiles it again."""
     return {one.entry.id: False for one in repairs}
+
+
+def take_up(store: Store, keys: Collection[EntryKey]) -> int:  # noqa: ARG001
+    """Take up nothing: what is damaged is compiled by its program only."""
+    return 0

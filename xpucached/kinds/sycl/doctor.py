@@ -14,7 +14,7 @@ from typing import Final
 from xpucached.domain.defects import StoreFault
 from xpucached.domain.stores import FoundStore, Store
 from xpucached.kinds import fs, listing
-from xpucached.kinds.sycl import blocking, defects, entry_format, locks, mender
+from xpucached.kinds.sycl import blocking, defects, entry_format, locks, mender, trash_files
 
 SIZE: Final = "cache_size.txt"
 SIZE_LOCK: Final = SIZE + ".lock"
@@ -23,6 +23,7 @@ _BARRIER: Final = "_eviction_in_progress"
 
 
 mend = mender.mend
+take_up = trash_files.take_up
 FAULTS: Final = defects.FAULTS
 
 

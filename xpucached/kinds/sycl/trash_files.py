@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Final
 
-from xpucached.domain.stores import Entry
-from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import folders, fs, images
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.stores import Entry, Store
+from xpucached.domain.trash import Trashed, TrashLabel
+from xpucached.kinds import folders, fs, images, listing
 from xpucached.kinds import trash as shared
 from xpucached.kinds.sycl import entry_format, locks
 from xpucached.kinds.sycl.entry_format import TRASH
@@ -22,6 +24,7 @@ from xpucached.kinds.sycl.slots import ORDER, slot_in
 from xpucached.kinds.trash_labels import Label
 
 _SLOTS: Final = 1 << 16
+_FIRST: Final = "0"
 
 _COMPARED: Final = 64 << 20
 """Bytes of a leaf that are read to tell whether it holds the same already; behind them it comes back as a duplicate."""
@@ -183,6 +186,40 @@ def _content(leaf: int, slot: str) -> bytes | None:
             return fs.read(descriptor, entry_format.READ_LIMIT)
     except OSError:
         return None
+
+
+def take_up(store: Store, keys: Collection[EntryKey]) -> int:
+    """Put the sources of damaged entries back; see `Doctor.take_up`.
+
+    A source alone costs its program what an empty place does: it compiles once, and has it.
+    """
+    newest: dict[EntryKey, Trashed] = {}
+    after = ""
+    while some := trash(store, after):
+        after = some[-1].ref
+        for one in some:
+            damaged = one.reason is EvictReason.DEFECTIVE and one.quarantined and one.whole
+            if damaged and one.key in keys and (one.key not in newest or newest[one.key].at < one.at):
+                newest[one.key] = one
+    back = 0
+    if newest:
+        with _BIN.home(store.root) as (root, name, device):
+            for _, label, place in _BIN.items(root, name, device, [one.ref for one in newest.values()]):
+                if label is not None and place is not None and ".src" in label.files:
+                    back += _source_back(root, label, place)
+    return back
+
+
+def _source_back(root: int, label: Label, place: int) -> bool:
+    with contextlib.ExitStack() as stack:
+        leaf = folders.below(stack, root, label.leaf.split("/"), label.mode | 0o700)
+        if listing.names(leaf) or not locks.take(leaf, _FIRST):
+            return False
+        try:
+            os.rename(label.slot + ".src", _FIRST + ".src", src_dir_fd=place, dst_dir_fd=leaf)
+        finally:
+            folders.unlink(leaf, _FIRST + ".lock")
+    return True
 
 
 def _is_ours(name: str) -> bool:
