@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import traceback
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import INSTANCE
 from tests.flow.test_upkeep import settled
-from tests.support import silent_filesystem
-from tests.support.builders import SyclStore
+from tests.support import catalogs, silent_filesystem
+from tests.support.builders import SyclStore, sycl_target
 from xpucached import deadlines, mounts
+from xpucached.api import looking, requests
 from xpucached.api.requests import AddModel
 from xpucached.catalog import Catalog
+from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model, find_model
 from xpucached.catalog.runs import newest_runs
+from xpucached.catalog.surveys import record_survey
 from xpucached.daemon import watching
+from xpucached.domain.host import Host
+from xpucached.domain.jobs import Job
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import ModelName
+from xpucached.domain.plans import PrewarmReport
 from xpucached.domain.stores import Store, StoreState
 from xpucached.domain.triggers import Periodic, Started
+from xpucached.domain.workloads import RunSpec
 from xpucached.kinds import sycl
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, owners, survey
+from xpucached.service import Service, cache_files, owners, proofs, survey
 from xpucached.service.context import Context
+from xpucached.service.handlers import Handlers
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
@@ -35,18 +45,35 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@contextlib.contextmanager
+def silent(place: Path) -> Iterator[Path]:
+    """Let a directory's file system never answer, and what waits for it end with it."""
+    before = set(threading.enumerate())
+    with silent_filesystem.mounted(place):
+        yield place
+    for thread in set(threading.enumerate()) - before:
+        if thread.name in {"patience", "proofs"}:
+            thread.join()
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float = 2.0) -> None:
+    """Let nobody wait longer."""
+    for room, name in (
+        (deadlines, "SECONDS"),
+        (survey, "_FINDING"),
+        (proofs, "_NOTING"),
+        (proofs, "_PATIENCE"),
+        (cache_files, "_COUNTING"),
+    ):
+        monkeypatch.setattr(room, name, seconds)
+
+
 @pytest.fixture
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a directory whose file system never answers, for which nobody waits long."""
-    monkeypatch.setattr(deadlines, "SECONDS", 2.0)
-    monkeypatch.setattr(survey, "_FINDING", 2.0)
-    before = set(threading.enumerate())
-    with silent_filesystem.mounted(tmp_path / "away") as place:
+    hurry(monkeypatch)
+    with silent(tmp_path / "away") as place:
         yield place
-    # They end with the file system.
-    for thread in set(threading.enumerate()) - before:
-        if thread.name == "patience":
-            thread.join()
 
 
 @pytest.fixture
@@ -127,6 +154,91 @@ def test_looks_go_on_while_a_store_a_driver_and_a_program_are_away(
     finally:
         catalog.close()
     assert not touched, touched[0]
+
+
+def test_every_question_is_answered_while_what_could_be_read_is_away(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = tmp_path / "away"
+    store = SyclStore(away / "store")
+    store.add()
+    config = away / "xpucached.toml"
+    config.touch(0o600)
+    environ = {
+        "HOME": str(tmp_path),
+        "XDG_RUNTIME_DIR": str(short_dir),
+        "XPUCACHED_PATHS_CACHE": str(away / "cache"),
+        "XPUCACHED_PATHS_MODELS": str(tmp_path / "models"),
+        "XPUCACHED_STORES_FOUND": "false",
+        "XPUCACHED_STORES_PATHS": str(store.root),
+    }
+    settings = loading.load(config, user=True, environ=environ)
+
+    async def ask(service: Service) -> None:
+        handlers, jobs, name = Handlers(service), service.context.jobs, ModelName("net")
+        (entry,) = await service.context.read(all_entries)
+        ref = entry.entry.id.ref
+        reading = (
+            requests.GetEntry(ref=ref),
+            requests.GetModel(name=name),
+            requests.GetEnv(model=name),
+            requests.ListTrash(),
+        )
+        looks = requests.ListStores(), looking.GetDiskUse(), looking.GetEvictable(), looking.GetOverview()
+        for question in (*reading, *looks):
+            await handlers.answer(question)
+        for begun in (requests.EvictEntries(refs=(ref,)), requests.EmptyTrash()):
+            job = await handlers.answer(begun)
+            assert isinstance(job, Job)
+            while not job.finished:
+                job = await jobs.wait(job.id, 60.0)
+        await service.reconciler.reconcile([Periodic()])
+
+    async def work(catalog: Catalog) -> None:
+        service = Service(Context(settings, catalog, {}), ProcessStarter({}, INSTANCE))
+        await service.reconciler.reconcile([Started()])
+        await settled(service)
+        hurry(monkeypatch, 0.5)
+        with silent(away):
+            # Who waits for ever would do so until the file system is no more.
+            async with asyncio.timeout(120):
+                await ask(service)
+        await service.stop()
+
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        catalog.write(add_model, Model(ModelName("net"), Workload(("/bin/true",), tmp_path)))
+        asyncio.run(work(catalog))
+    assert [*store.root.rglob("*.bin")]
+
+
+@pytest.mark.parametrize("what", ["cache", "requests"])
+def test_no_run_begins_whose_caches_or_requests_are_away(away: Path, tmp_path: Path, what: str) -> None:
+    spec = RunSpec(caches=(away / "cache",))
+    if what == "requests":
+        spec = RunSpec(ready_url="http://127.0.0.1:1/", requests=str(away / "requests"))
+    net = Model(ModelName("net"), Workload(("/bin/true",), tmp_path, exercise=spec))
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+
+    async def work(catalog: Catalog) -> PrewarmReport:
+        context = Context(loading.load(None, user=True, environ=environ), catalog, {})
+        service = Service(context, ProcessStarter({}, INSTANCE))
+        service.context.ready = True
+        job = service.context.jobs.start("prewarm", service.prewarmer.work(frozenset({net.name})))
+        async with asyncio.timeout(120):
+            while not job.finished:
+                job = await service.context.jobs.wait(job.id, 60.0)
+        await service.stop()
+        assert isinstance(job.report, PrewarmReport)
+        return job.report
+
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        catalog.write(add_model, net)
+        catalog.write(
+            record_survey, Host(datetime.now(UTC), "", "", "", environments=(sycl_target("OpenCL", "CPU", "3.0", "1"),))
+        )
+        report = asyncio.run(work(catalog))
+    # It is put off, and tried again at the next look.
+    assert [one.why for one in report.deferred] == [f"the file system of its {what} does not answer: {away}/{what}"]
 
 
 def test_many_models_of_a_program_that_is_away_leave_room_to_ask_for_others(

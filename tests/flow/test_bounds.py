@@ -66,7 +66,7 @@ from xpucached.processes import environ, signals
 from xpucached.processes.output import Trace
 from xpucached.processes.reports import read_seen
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import owners, store_finder, trash, trial
+from xpucached.service import cache_files, owners, store_finder, trash
 from xpucached.service.context import Context, Locks
 from xpucached.service.owners import named_by
 from xpucached.settings import loading
@@ -807,17 +807,17 @@ def test_what_blocks_a_store_is_looked_for_in_no_directory_without_end(
 
 
 def test_what_a_run_makes_is_looked_for_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_MOST", 30)
+    monkeypatch.setattr(cache_files, "MOST", 30)
     for number in range(100):
         (tmp_path / str(number)).mkdir()
     scanned = counting(monkeypatch, os, "scandir")
-    trial._files([tmp_path])
+    cache_files.files([tmp_path])
     assert len(scanned) == 1
     for number in range(100):
         (tmp_path / str(number) / "file").touch()
     # What was not looked at is not known, and nothing is proven by it.
-    assert trial._files([tmp_path / str(number) for number in range(100)]) is None
-    assert trial._files([tmp_path / str(number) for number in range(10)]) is not None
+    assert cache_files.files([tmp_path / str(number) for number in range(100)]) is None
+    assert cache_files.files([tmp_path / str(number) for number in range(10)]) is not None
     # Nor is what a disk does not tell just now: to take it for empty would prove that nothing came.
     scan = os.scandir
 
@@ -827,8 +827,8 @@ def test_what_a_run_makes_is_looked_for_up_to_a_bound(tmp_path: Path, monkeypatc
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", failing)
-    assert trial._files([tmp_path / str(number) for number in range(10)]) is None
-    assert trial._files([tmp_path / "2", tmp_path / "none"]) == frozenset({os.fspath(tmp_path / "2" / "file")})
+    assert cache_files.files([tmp_path / str(number) for number in range(10)]) is None
+    assert cache_files.files([tmp_path / "2", tmp_path / "none"]) == frozenset({os.fspath(tmp_path / "2" / "file")})
 
 
 def test_of_a_store_with_devices_without_end_some_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -865,7 +865,7 @@ def test_the_trashes_of_all_stores_together_are_bounded(monkeypatch: pytest.Monk
         "trash",
         lambda store, after="": tuple(item(store, number) for number in range(10 if not after else 0)),
     )
-    known = [SimpleNamespace(id=one, state=StoreState.OK) for one in stores]
+    known = [SimpleNamespace(id=one, store=one.root, state=StoreState.OK) for one in stores]
     context = SimpleNamespace(catalog=SimpleNamespace(read=lambda _: known))
     keeper = trash.TrashKeeper(context, SimpleNamespace())  # type: ignore[arg-type] # all that it asks
     assert len(keeper._all()) == 25

@@ -19,6 +19,7 @@ from xpucached.errors import CatalogError
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.repair import plan_comparing
 from xpucached.service.context import to_its_end
+from xpucached.service.owners import answering
 from xpucached.service.rebuild import RebuildJob, drivers_in_use, publish
 
 if TYPE_CHECKING:
@@ -344,7 +345,8 @@ def quarantine(
     notes = {
         one.id: TrashLabel(now, EvictReason.DEFECTIVE, one.defect.message if one.defect else "") for one in entries
     }
-    results = table.remove(entries, notes, context.problems.failed)
+    some = answering(entries)
+    results = dict.fromkeys(ids, False) | dict(table.remove(some, notes, context.problems.failed))
     try:
         catalog.write(fulfil, [one for one in ids if not (one in compiled and results.get(one))])
     except CatalogError as error:

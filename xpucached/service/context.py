@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 from xpucached.catalog.recipes import RecipeStore
 from xpucached.catalog.surveys import last_survey
 from xpucached.domain.host import Host
+from xpucached.domain.plans import NoRecipe
 from xpucached.host.core_slots import CoreBudget
 from xpucached.kinds import table
 from xpucached.planning.ranking import RATE
@@ -18,6 +19,7 @@ from xpucached.processes.outlasting import ended
 from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
 from xpucached.service.jobs import Jobs
+from xpucached.service.owners import answers
 from xpucached.service.problems import ClockGuard, ProblemList, clock_jumped
 from xpucached.service.turns import ModelTurns
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from xpucached.catalog import Catalog, Question
     from xpucached.domain.host import Problem
-    from xpucached.domain.plans import NoRecipe, Recipe
+    from xpucached.domain.plans import Recipe
     from xpucached.domain.stores import Entry
     from xpucached.service.events import Clock
     from xpucached.service.jobs import Handle
@@ -132,6 +134,8 @@ class Context:
 
     def recipe(self, entry: Entry) -> Recipe | NoRecipe:
         """Read what an entry was compiled from, or say why it cannot be compiled again; see `Rebuilder.recipe`."""
+        if not answers(entry.id.store.root):
+            return NoRecipe.UNREADABLE
         return table.recipe(entry, self.recipes.recorded(entry.id.store.kind, entry.id.key))
 
     async def read(self, ask: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:

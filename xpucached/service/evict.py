@@ -31,6 +31,7 @@ from xpucached.planning.ranking import limited
 from xpucached.planning.trash import SCARCE
 from xpucached.service.context import to_its_end
 from xpucached.service.evict_decision import decided
+from xpucached.service.owners import answering
 from xpucached.service.revoking import revoked
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ class Evictor:
             noted = context.catalog.read(noted_runs, good.values())
             # That what is proven lacks its directory now would show nowhere, if it was not noted what it needs.
             stay = {name for name in known if known[name].pinned or (name in good and good[name] not in noted)}
-            room = next((one for one in measured if one.store == self._caches.store), None)
+            ours = self._caches.store
+            room = next((one for one in measured if one.store == ours), None)
             removed = self._caches.removed()
             going = plan_caches(caches, frozenset(stay), policy, room, held, now, removed, asked=asked)
             plan = entries(going, asked=asked)
@@ -339,7 +341,8 @@ class Evictor:
             log.warning("removing without a note of it: %s", error.message)
         results = dict.fromkeys(ids, False)
         problems = self._context.problems
-        results.update(table.remove([one.entry for one in batch], notes, problems.failed))
+        some = answering(one.entry for one in batch)
+        results.update(table.remove(some, notes, problems.failed))
         for root in {one.store.root for one, gone in results.items() if gone}:
             problems.worked(root)
         try:

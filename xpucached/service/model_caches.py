@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 _ALL: Final = 60.0
 """Seconds in which the directories of one look are counted; each may take half of what is left …"""
 _LEAST: Final = 0.05
@@ -58,7 +60,7 @@ class ModelCaches:
     @property
     def store(self) -> Store:
         """Where our own lie, one for each model; what was taken out is in its trash."""
-        return Store(KIND, Path(os.path.realpath(self._context.settings.paths.cache / "models")))
+        return Store(KIND, _real(self._context.settings.paths.cache / "models"))
 
     async def all(self) -> tuple[ModelCache, ...]:
         """Return the directories of all models, and ours of models that are gone."""
@@ -68,41 +70,43 @@ class ModelCaches:
         models = self._context.catalog.read(all_models)
         names = {model.name for model in models}
         look = self._begin(models)
-        gone = [self._own(name, look, registered=False) for name in self._folders(lambda name: name not in names)]
+        gone = [self._own(name, look, registered=False) for name in self._folders(look, lambda name: name not in names)]
         return (*(one for model in models for one in self._of(model, look)), *gone)
 
     def of(self, model: Model) -> tuple[ModelCache, ...]:
         """Return the directories of one model: ours if it is there, and those that are named."""
-        return self._of(model, self._begin(self._context.catalog.read(all_models)))
+        return self._of(model, self._begin((model, *self._context.catalog.read(all_models))))
 
     def _of(self, model: Model, look: _CacheLook) -> tuple[ModelCache, ...]:
-        own = self.store.root / model.name
-        found = [self._own(model.name, look)] if os.path.lexists(own) else []
+        own = look.store.root / model.name
+        found = [self._own(model.name, look)] if model.name in look.there else []
         for name, path in dict.fromkeys(program_variables.caches(self._context.settings, model)):
-            real = _real(path)
-            if name and own not in (real, *real.parents) and real not in (one.path for one in found):
+            real = _real(path) if name else own
+            if own not in (real, *real.parents) and real not in (one.path for one in found):
                 found.append(self._measured(model.name, real, name, look))
         return tuple(found)
 
     def _own(self, name: str, look: _CacheLook, *, registered: bool = True) -> ModelCache:
-        model, path = ModelName(name), self.store.root / name
+        model, path = ModelName(name), look.store.root / name
         return replace(self._measured(model, path, "", look), registered=registered)
 
-    def _folders(self, wanted: Callable[[str], bool]) -> Sequence[str]:
+    def _folders(self, look: _CacheLook, wanted: Callable[[str], bool]) -> Sequence[str]:
         """Return the names of the directories where ours lie that are wanted, the first ones of too many."""
-        try:
-            with os.scandir(self.store.root) as found:
+        root = look.store.root
+
+        def names() -> list[str]:
+            with os.scandir(root) as found:
                 some = (one for one in itertools.islice(found, _NAMES) if one.name[0] != "." and wanted(one.name))
-                names = heapq.nsmallest(_MOST + 1, (one.name for one in some if one.is_dir(follow_symlinks=False)))
-        except OSError:
-            return ()
-        if len(names) > _MOST:
-            log.warning("%s holds more directories of no model than %d: others stay uncounted", self.store.root, _MOST)
-        return names[:_MOST]
+                return heapq.nsmallest(_MOST + 1, (one.name for one in some if one.is_dir(follow_symlinks=False)))
+
+        found = _answered(root, names, list[str]())
+        if len(found) > _MOST:
+            log.warning("%s holds more directories of no model than %d: others stay uncounted", root, _MOST)
+        return found[:_MOST]
 
     def removed(self) -> Mapping[ModelName, datetime]:
         """Return which models were removed here, and when; and what a daemon was removing as it was killed."""
-        halves = map(ModelName, self._folders(lambda name: name.endswith(GONE)))
+        halves = map(ModelName, self._folders(self._begin(()), lambda name: name.endswith(GONE)))
         return {**self._context.catalog.read(removed_models), **dict.fromkeys(halves, _LONG_AGO)}
 
     def _measured(self, model: ModelName, path: Path, named: str, look: _CacheLook) -> ModelCache:
@@ -111,17 +115,22 @@ class ModelCaches:
             found = deadlines.ask(path, lambda: measure(path, seconds), seconds + deadlines.SECONDS)
         except TimeoutError as error:
             found = Measured(StoreState.UNREADABLE, note=error.strerror or "")
-        ref = EntryId(self.store, model_caches.key_of(self.store.root, path)).ref
+        ref = EntryId(look.store, model_caches.key_of(look.store.root, path)).ref
         counted = found.state, found.owner, found.files, found.allocated, found.used, found.note
         return ModelCache(model, path, named, ref, *counted, shared=look.others(model, path))
 
-    def _begin(self, models: Iterable[Model]) -> _CacheLook:
+    def _begin(self, models: Sequence[Model]) -> _CacheLook:
         named: defaultdict[Path, set[ModelName]] = defaultdict(set)
         for model in models:
             for name, path in program_variables.caches(self._context.settings, model):
                 if name:
                     named[_real(path)].add(model.name)
-        return _CacheLook(named)
+        store = self.store
+
+        def there() -> frozenset[ModelName]:
+            return frozenset(model.name for model in models if os.path.lexists(store.root / model.name))
+
+        return _CacheLook(named, store, _answered(store.root, there, frozenset()))
 
     # -- out, and into the trash --------------------------------------------------------------------------------------
 
@@ -205,13 +214,17 @@ class ModelCaches:
     def disk_space(self) -> DiskSpace | None:
         """Tell how much room there is where ours lie, and what the trash there takes; None if there are none."""
         store = self.store
-        try:
+
+        def look() -> DiskSpace:
             there, room = store.root.stat(), os.statvfs(store.root)
+            free = room.f_bavail * room.f_frsize
+            times = not room.f_flag & os.ST_NOATIME
+            return DiskSpace(store, there.st_uid, there.st_dev, free, TRASH.trash_size(store), keeps_access_times=times)
+
+        try:
+            return deadlines.ask(store.root, look, _ALL)
         except OSError:
             return None
-        free = room.f_bavail * room.f_frsize
-        times = not room.f_flag & os.ST_NOATIME
-        return DiskSpace(store, there.st_uid, there.st_dev, free, TRASH.trash_size(store), keeps_access_times=times)
 
 
 _NAMED: Final = 5
@@ -219,9 +232,12 @@ _NAMED: Final = 5
 
 
 class _CacheLook:
-    """Which models named which directories, and how long it may take to count what they hold."""
+    """Which models named which directories, where ours lie, and how long it may take to count what they hold."""
 
-    def __init__(self, named: Mapping[Path, set[ModelName]]) -> None:
+    def __init__(self, named: Mapping[Path, set[ModelName]], store: Store, there: frozenset[ModelName]) -> None:
+        """``there`` are the models that have a directory of ours."""
+        self.store = store
+        self.there = there
         self._until = time.monotonic() + _ALL
         self._at = named
         self._below: defaultdict[Path, set[ModelName]] = defaultdict(set)
@@ -237,6 +253,14 @@ class _CacheLook:
         """Return the other models that named a directory, or something above or below it."""
         found = self._below.get(path, set[ModelName]()).union(*(self._at.get(one, ()) for one in (path, *path.parents)))
         return tuple(sorted(found - {model}))
+
+
+def _answered(root: Path, question: Callable[[], _T], otherwise: _T) -> _T:
+    """Return what a question about a directory gives; something else where it is not there, or does not answer."""
+    try:
+        return deadlines.ask(root, question)
+    except OSError:
+        return otherwise
 
 
 def _real(path: Path) -> Path:

@@ -114,7 +114,7 @@ class ModelKeeper:
             for model in declared
             if model.name in taken and differences(known[model.name], model)
         ]
-        fresh = (*problems, *clashes, *(() if self._context.settings_problems else loading.outdated(config, _reload())))
+        fresh = (*problems, *clashes, *(() if self._context.settings_problems else self._outdated()))
         for problem in fresh:
             if problem not in self.problems:
                 shown = of_problem(problem)
@@ -125,6 +125,14 @@ class ModelKeeper:
         ):
             self._finder.find()
         return sorted(former - known.keys())
+
+    def _outdated(self) -> tuple[Problem, ...]:
+        """Say whether the configuration is another than was read; where it does not answer, what was said stays."""
+        config = self._context.settings
+        try:
+            return deadlines.ask(("configuration", config.file), lambda: loading.outdated(config, _reload()))
+        except TimeoutError:
+            return tuple(one for one in self.problems if one.code == loading.NOT_RELOADED)
 
     async def add(self, request: AddModel) -> Added:
         """Register a model, or with ``replace`` or ``if_changed`` change it; what is just like that stays as it is."""

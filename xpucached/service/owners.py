@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xpucached.domain.host import Process
-    from xpucached.domain.stores import FoundStore, Store
+    from xpucached.domain.stores import Entry, FoundStore, Store
     from xpucached.kinds.interface import Kind
 
 STORES: Final = 500
@@ -54,6 +54,13 @@ def too_many() -> Problem:
 def answers(root: Path) -> bool:
     """Return whether the file system of a store answers, whatever it answers."""
     return not isinstance(_refusal(root), TimeoutError)
+
+
+def answering(entries: Iterable[Entry]) -> list[Entry]:
+    """Return those of these entries whose stores' file systems answer."""
+    some = list(entries)
+    there = {root for root in {one.id.store.root for one in some} if answers(root)}
+    return [one for one in some if one.id.store.root in there]
 
 
 def readable(root: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import deadlines
 from xpucached.domain.workloads import Loader
 from xpucached.kinds.variables import FURTHER, KNOWN, OURS
 
@@ -21,7 +22,7 @@ _OF: Final = {_GRAPHS: "TORCHINDUCTOR_CACHE_DIR"}
 
 def _holds_something(place: Path) -> bool:
     try:
-        return next(place.iterdir(), None) is not None
+        return deadlines.ask(place, lambda: next(place.iterdir(), None) is not None)
     except OSError:
         return False
 

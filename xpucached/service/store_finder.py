@@ -23,6 +23,7 @@ from xpucached.host.gpu_devices import is_gpu
 from xpucached.host.process_table import EVER
 from xpucached.kinds.table import KINDS, MODELS, libraries, variables
 from xpucached.printing import encodable
+from xpucached.service import program_variables
 from xpucached.service.owners import (
     STORES,
     answers,
@@ -138,9 +139,13 @@ class StoreFinder:
     def hindrance(self, model: Model) -> str:
         """Return why a run of a model would prove nothing, if where it caches cannot be read, or does not answer."""
         own, *others = (one.store.root for one in self.run_stores(self.store_of(model)))
-        mute = next((root for root in (own, *others) if not answers(root)), None)
+        named = (path for _, path in program_variables.caches(self._context.settings, model))
+        requests = model.workload.exercise.requests
+        asked = {Path(requests): "requests"} if requests else {}
+        asked |= dict.fromkeys((own, *others, *named), "cache")
+        mute = next((path for path in asked if not answers(path)), None)
         if mute is not None:
-            return f"the file system of its cache does not answer: {mute}"
+            return f"the file system of its {asked[mute]} does not answer: {mute}"
         why = unreadable(own)
         return f"its cache cannot be read: {own}: {why}" if why else ""
 

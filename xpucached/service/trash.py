@@ -24,6 +24,7 @@ from xpucached.kinds import model_caches
 from xpucached.kinds.table import KINDS, trash_of
 from xpucached.planning.trash import plan_trash
 from xpucached.service.context import to_its_end
+from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,9 +66,8 @@ class TrashKeeper:
         return tuple(sorted(named, key=lambda one: (one.at, one.ref), reverse=True))
 
     def _items(self) -> Iterator[Trashed]:
-        known = self._context.catalog.read(all_stores)
-        stores = [status.id for status in known if status.state is StoreState.OK]
-        stores += [] if self._caches is None else [self._caches.store]
+        stores = [one.id for one in self._readable()]
+        stores += [self._caches.store] if self._caches is not None and answers(self._caches.store.root) else []
         # Of what is too much a part is listed: every store has its turn some time.
         random.shuffle(stores)
         return itertools.chain.from_iterable(map(_inside, stores))
@@ -93,11 +93,16 @@ class TrashKeeper:
 
         ``trashes`` are known already.
         """
-        stores = [one for one in self._context.catalog.read(all_stores) if one.state is StoreState.OK]
+        stores = self._readable()
         opened = process_table.held(frozenset(one.store for one in stores)) if held else {}
         rooms = [_room(one, opened.get(one.store, frozenset()), trashes) for one in stores]
         ours = self._caches.disk_space() if self._caches is not None else None
         return tuple(rooms) if ours is None else (*rooms, ours)
+
+    def _readable(self) -> list[StoreStatus]:
+        """Return the stores that could be read when they were last looked at, and answer still."""
+        known = self._context.catalog.read(all_stores)
+        return [one for one in known if one.state is StoreState.OK and answers(one.store)]
 
     # -- back, and away -------------------------------------------------------------------------------------------
 

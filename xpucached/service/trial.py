@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import os
 import signal
 from collections import Counter
@@ -22,11 +21,11 @@ from xpucached.domain.workloads import Loader, Variant
 from xpucached.kinds.table import KINDS
 from xpucached.planning.device_use import device_use, fallbacks, ran_on
 from xpucached.processes.pause import RunLimits
-from xpucached.service import program_variables, recordings
+from xpucached.service import cache_files, program_variables, recordings
 from xpucached.service.beside_cpu import CpuRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from xpucached.domain.dependencies import Dependency
     from xpucached.domain.device_use import DeviceUse
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from xpucached.service.proofs import ProofKeeper
     from xpucached.service.scan import StoreScanner
     from xpucached.service.throttle import Throttle
-
-_MOST: Final = 500_000
-"""Files of the watched directories that are looked at."""
 
 _CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 _RAN: Final = frozenset({Outcome.WARMED, Outcome.UNPROVEN, Outcome.UNCACHED})
@@ -110,7 +106,7 @@ class TrialRunner:
         found = stores[0]
         entries, _ = (await self._context.read(model_sizes)).get(model.name, (0, 0))
         watched = self._watched(model)
-        files = await asyncio.to_thread(_files, watched)
+        files = await asyncio.to_thread(cache_files.files, watched)
         countless = False
         executions: list[RunResult] = []
         looks: list[DependencySnapshot | None] = []
@@ -131,7 +127,7 @@ class TrialRunner:
             told = told or bool(done.created)
             unnamed.append(sum(KINDS[one.store.kind].recorder is not None for one in silent) if done.traced else 0)
             done = replace(done, created=done.created | silent)
-            now = await asyncio.to_thread(_files, watched)
+            now = await asyncio.to_thread(cache_files.files, watched)
             countless = countless or files is None or now is None
             added.append(len((now or frozenset()) - (files or frozenset())) if not countless else 0)
             files = now
@@ -139,7 +135,7 @@ class TrialRunner:
             # Nothing compiled is proof already; and what failed need not be tried twice.
             if done.outcome is not None or not (done.created or added[-1]):
                 break
-        present = _MOST if files is None else len(files)
+        present = cache_files.MOST if files is None else len(files)
         outcome, detail = _judged(executions, unnamed, added, present, told=told, caches=entries > 0)
         if why := await self._doubt(
             model, outcome, executions, after, why_incomplete, found.store.root, countless=countless
@@ -204,7 +200,7 @@ class TrialRunner:
         if outcome is not Outcome.WARMED:
             return ""
         if countless:
-            many = f"its caches hold more than {_MOST} files, or cannot be read just now"
+            many = f"its caches hold more than {cache_files.MOST} files, or cannot be read just now"
             return f"{many}: whether a pass added any is not known"
         if why_incomplete:
             return f"what it asks for cannot be told in {why_incomplete}"
@@ -283,28 +279,6 @@ class TrialRunner:
             return told.ran_on, told.device, (*told.evidence, *evidence), use
         evidence = [*(told.evidence if told is not None else ()), *evidence]
         return ran_on(kind, use), ", ".join(names), tuple(evidence), use
-
-
-def _files(places: Iterable[Path]) -> frozenset[str] | None:
-    """Return the files below these directories, save those that only mark something as busy; None: it is unknown."""
-    found: set[str] = set()
-    ahead = [os.fspath(place) for place in places]
-    left = _MOST
-    while ahead and left > 0:
-        try:
-            with os.scandir(ahead.pop()) as entries:
-                for entry in itertools.islice(entries, left):
-                    left -= 1
-                    if entry.is_dir(follow_symlinks=False):
-                        ahead.append(entry.path)
-                    elif not entry.name.endswith(".lock"):
-                        found.add(entry.path)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            # It is not there yet, or has gone meanwhile, or is nothing into which this user's programs could write.
-            continue
-        except OSError:
-            return None
-    return frozenset(found) if left > 0 else None
 
 
 def needed(attempts: Sequence[Attempt]) -> tuple[Dependency, ...] | None:

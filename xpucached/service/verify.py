@@ -27,7 +27,7 @@ from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
 from xpucached.service.compare import quarantine
 from xpucached.service.context import to_its_end
-from xpucached.service.owners import readable
+from xpucached.service.owners import answering, readable
 from xpucached.service.paths import real_paths
 from xpucached.service.revoking import revoked
 from xpucached.service.store_finder import writer_since, writers_since
@@ -302,7 +302,9 @@ class Verifier:
     def _mend(self, repairs: Sequence[Repair], done: dict[EntryId, RepairAction]) -> None:
         """Do what takes no compiler, and note in ``done`` what was done."""
         in_place = [one for one in repairs if one.action in _IN_PLACE]
-        results = dict(table.mend(in_place, self._context.problems.failed))
+        there = {one.id for one in answering(one.entry for one in in_place)}
+        some = [one for one in in_place if one.entry.id in there]
+        results = dict(table.mend(some, self._context.problems.failed))
         done.update((one.entry.id, one.action) for one in in_place if results.get(one.entry.id))
         going = [one for one in repairs if one.action not in _IN_PLACE]
         gone = quarantine(self._context, [one.entry for one in going])
