@@ -33,7 +33,7 @@ from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import RunSpec, Variant
 from xpucached.kinds import sycl
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, recordings, trial
+from xpucached.service import Service, cache_files, recordings
 from xpucached.service.context import Context
 from xpucached.settings import loading
 
@@ -190,7 +190,7 @@ def test_what_only_the_first_pass_asked_for_and_nobody_kept_is_none_of_the_proof
 def test_a_run_whose_caches_hold_too_many_files_proves_nothing(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, more: bool
 ) -> None:
-    monkeypatch.setattr(trial, "_MOST", 20)
+    monkeypatch.setattr(cache_files, "MOST", 20)
     caches = tmp_path / "caches"
     (caches / "below").mkdir(parents=True)
     # The first pass writes one file more, and the second none.
