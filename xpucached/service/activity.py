@@ -108,10 +108,11 @@ class ActivityTracker:
         if came:
             now = self._context.clock()
             boot = now - timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
+            kinds = {store: self._scanner.finder.kinds_at(store) for store in {one.store for one, _ in came}}
             for name, reader in [(name, kind.activity) for name, kind in KINDS.items()]:
                 if reader is None:
                     continue
-                here = [one for one in came if name in self._scanner.finder.kinds_at(one[0].store)]
+                here = [one for one in came if name in kinds[one[0].store]]
                 seen = reader.interpret(here, boot, self._halves.get(name, frozenset()))
                 self._halves[name] = seen.halves
                 self._uses = activity.uses(self._uses, seen.loaded)

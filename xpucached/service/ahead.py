@@ -205,7 +205,7 @@ class AheadPreparer:
     async def _prepare(self, driver: StagedDriver, known: Ahead) -> None:
         self._now, self._signature = driver.id, self._context.present.signature
         self._states[driver.id] = replace(known, state=AheadState.PREPARING, detail="")
-        job = self._context.jobs.start("replay", functools.partial(self._work, driver))
+        job = self._context.jobs.start("replay", functools.partial(self._work, driver), asked=False)
         try:
             while job.finished is None:
                 job = await self._context.jobs.wait(job.id, 60.0)

@@ -64,6 +64,7 @@ class Explainer:
         failed: Exception | None = None
         models = await self._context.read(all_models)
         seen = await self._context.read(newest_libraries, models, _HISTORY)
+        self._mapped = {name: builds for name, builds in self._mapped.items() if name in seen}
         looked: set[object] = set()
         for model in models:
             signature = self._context.present.seen_by(model.name).signature

@@ -15,7 +15,7 @@ from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId
 from xpucached.domain.plans import PrewarmReport
 from xpucached.domain.trash import VerifyReport
-from xpucached.errors import Conflict, NotFound, Restarted, RunFailed, XpucachedError
+from xpucached.errors import Busy, Conflict, NotFound, Restarted, RunFailed, XpucachedError
 from xpucached.incidents import unexpected
 from xpucached.service.events import Clock
 
@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 Work = Callable[["Handle"], Awaitable[Report]]
 
 _KEPT_JOBS: Final = 200
+
+_MOST_WAITING: Final = 500
+"""Jobs that go on or wait, beyond which nobody may ask for more."""
 
 ENDING: Final = 10.0
 """Seconds that who cancels a job waits for its end."""
@@ -64,8 +67,10 @@ class Jobs:
         self.on_end: Callable[[], None] = lambda: None
         """What the daemon does when a job is over."""
 
-    def start(self, kind: str, work: Work) -> Job:
-        """Begin a job and return at once."""
+    def start(self, kind: str, work: Work, *, asked: bool = True) -> Job:
+        """Begin a job and return at once.  Raises `Busy` where too many wait, unless nobody ``asked`` for it."""
+        if asked and len(self._tasks) >= _MOST_WAITING:
+            raise Busy(f"{len(self._tasks)} jobs go on or wait", hint="see: xpucachectl jobs --state running")
         self._number += 1
         job = Job(JobId(f"{kind}-{self._number}"), kind, JobState.RUNNING, self.clock(), self.clock())
         self._jobs[job.id] = job

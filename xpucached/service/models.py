@@ -132,7 +132,7 @@ class ModelKeeper:
         try:
             return deadlines.ask(("configuration", config.file), lambda: loading.outdated(config, _reload()))
         except TimeoutError:
-            return tuple(one for one in self.problems if one.code == loading.NOT_RELOADED)
+            return tuple(one for one in self.problems if one.code == "not-reloaded")
 
     async def add(self, request: AddModel) -> Added:
         """Register a model, or with ``replace`` or ``if_changed`` change it; what is just like that stays as it is."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
 from xpucached.catalog.models import all_models, checked_models
-from xpucached.catalog.runs import begin_run, finish_run, with_newest_runs
+from xpucached.catalog.runs import finish_run, with_newest_runs
 from xpucached.domain.models import ModelStatus, Outcome, WarmReason, Warmth
 from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.domain.workloads import Variant
@@ -200,7 +200,7 @@ class Prewarmer:
         seen = await asyncio.to_thread(self.proofs.coverage, context.present)
         changes = next((one.changes for one in seen if one.model == model.name), ())
         circumstances = signature, context.clock(), context.present.kernel, changes
-        run = await self._context.write(begin_run, model, warm.reason, *circumstances)
+        run = await recordings.begun(context, model, warm.reason, *circumstances)
         self._running.add(model.name)
         self.throttle.waiting.pop(model.name, None)
         occasion = self.throttle.run_priority(warm.reason).occasion

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,21 +13,23 @@ from xpucached.catalog.builds import count_built
 from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.recipes import note_never_again
-from xpucached.catalog.runs import newest_runs
+from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.domain.libraries import Libraries
-from xpucached.domain.models import Model, Outcome
+from xpucached.domain.models import Attribution, Model, Outcome
 from xpucached.domain.stores import EntryId, EntryState
 from xpucached.errors import CatalogError
 from xpucached.host.drivers import mapped_drivers
 from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning.attribution import attribute
+from xpucached.processes.outlasting import ended
 from xpucached.processes.output import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
     from xpucached.domain.host import Host
-    from xpucached.domain.models import Attribution, Run
+    from xpucached.domain.models import Run, WarmReason
     from xpucached.domain.plans import Deferred
     from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
@@ -62,6 +65,20 @@ async def answering(context: Context, model: Model, stands: Model | Deferred | N
     if run is None or run.finished is None or run.outcome in {Outcome.CANCELLED, Outcome.LOST}:
         return None
     return run if isinstance(stands, Model) is (run.outcome not in {Outcome.WARMED, Outcome.UNCACHED}) else None
+
+
+async def begun(
+    context: Context, model: Model, reason: WarmReason, host: str, now: datetime, kernel: str, changes: Sequence[str]
+) -> Run:
+    """Note that a run begins; who is cancelled meanwhile leaves none behind that seems to go on."""
+    noting = asyncio.ensure_future(context.write(begin_run, model, reason, host, now, kernel, changes))
+    try:
+        return await ended(noting)
+    except asyncio.CancelledError:
+        if noting.exception() is None:
+            over = noting.result().id, Outcome.CANCELLED, (), Attribution(), (), "cancelled as it began", ""
+            await ended(asyncio.ensure_future(context.write(finish_run, *over, context.clock())))
+        raise
 
 
 def why_untold(stores: Sequence[FoundStore], directory: Path) -> str:

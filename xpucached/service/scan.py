@@ -77,6 +77,8 @@ class StoreScanner:
         even where no directory changed, which else is done once a day.
         """
         began = time.monotonic()
+        # What others look at for the first time meanwhile, this look does not know of.
+        known = () if roots else [one.id for one in await self._context.read(all_stores)]
         # Who asks for a store wants to hear if it is none any more.
         found, writers = await asyncio.to_thread(self.finder.find, frozenset() if full or thorough else roots)
         wanted = [one for one in found if not roots or one.store.root in roots]
@@ -119,7 +121,7 @@ class StoreScanner:
         if progress:
             progress(len(wanted), len(wanted), "")
         if not roots:
-            await asyncio.to_thread(self._forget_stores, {one.store for one in found})
+            await asyncio.to_thread(self._forget_stores, set(known) - {one.store for one in found})
         if total.added or total.changed or total.vanished:
             self._context.events.post(
                 "scanned",
@@ -227,8 +229,8 @@ class StoreScanner:
         async with self._context.locks.storing:
             return await to_its_end(look)
 
-    def _forget_stores(self, found: set[Store]) -> None:
-        for status in self._context.catalog.read(all_stores):
-            if status.id not in found and answers(status.store):
-                self._context.catalog.write(forget_store, status.id)
-                self._context.problems.forget(str(status.store))
+    def _forget_stores(self, gone: Iterable[Store]) -> None:
+        for store in gone:
+            if answers(store.root):
+                self._context.catalog.write(forget_store, store)
+                self._context.problems.forget(str(store.root))

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from xpucached.service.context import Context
 
 log = logging.getLogger(__name__)
+
+_ROOTS: Final = 10_000
+"""Paths of which it is remembered where they lead, besides those of the stores that there are."""
 
 WritersSince = Mapping[KindName, "datetime | None"]
 """When the oldest process began that could be writing to a store of each kind; None where there is none."""
@@ -228,8 +231,10 @@ class StoreFinder:
             return wanted, writers_since(processes)
         standard = self._standard()
         found: dict[Store, FoundStore] = {}
+        asked: set[Path] = set()
 
         def add(store: Store, origin: StoreOrigin, via: str) -> None:
+            asked.add(store.root)
             try:
                 root = self.real_root(store.root)
                 os.fspath(root).encode("utf-8")
@@ -262,6 +267,9 @@ class StoreFinder:
         problems += tuple(_unclear(path, names) for path, names in kinds.items() if len(names) != 1)
         problems += tuple(map(_no_directory, filter(_is_something_else, kinds)))
         self.problems = problems if whole else (*problems, too_many())
+        if len(self._roots) > _ROOTS:
+            # Programs name others all the time.
+            self._roots = {path: root for path, root in self._roots.copy().items() if path in asked}
         self._found = tuple(one for store, one in found.items() if owners[store] is None)
         return self._found, writers_since(processes)
 

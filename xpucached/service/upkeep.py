@@ -250,7 +250,7 @@ class Upkeep:
                 await self._trash.tidy()
 
     async def _do(self, part: Part, work: Work) -> None:
-        job = self._context.jobs.start(part.name, work)
+        job = self._context.jobs.start(part.name, work, asked=False)
         while job.finished is None:
             job = await self._context.jobs.wait(job.id, 60.0)
         automatic.check(job)

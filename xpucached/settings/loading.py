@@ -26,8 +26,6 @@ from xpucached.settings.values import RENAMED, Wrong, declared, filled, table, u
 _NAME: Final = "xpucached"
 _HOST_MODELS: Final = Path("/etc", _NAME, "models.d")
 
-NOT_RELOADED: Final = "not-reloaded"
-"""The code of a configuration that changed since it was read."""
 _MANUAL: Final = "docs/configuration.md describes every key and variable"
 
 # The client's variable for the same thing, so that one variable moves both ends of the socket.
@@ -114,7 +112,7 @@ def outdated(settings: Settings, reload: str) -> tuple[Problem, ...]:
     if digest == settings.digest:
         return ()
     message = f"{settings.file} has changed since it was read, and what it says now is not in effect"
-    return (Problem(NOT_RELOADED, message, f"to have it read: {reload}", str(settings.file)),)
+    return (Problem("not-reloaded", message, f"to have it read: {reload}", str(settings.file)),)
 
 
 def _digest(text: str) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
+from xpucached.domain.jobs import JobState
+from xpucached.domain.trash import TrashReport
+from xpucached.errors import Busy
+from xpucached.service import jobs
 from xpucached.service.context import to_its_end
 
 
@@ -47,3 +52,26 @@ def test_what_it_gives_or_raises_is_given_and_raised() -> None:
             await to_its_end(int, "seven")
 
     asyncio.run(ask())
+
+
+def test_only_so_many_jobs_wait_for_others_but_what_the_daemon_does_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_MOST_WAITING", 3)
+
+    async def work() -> None:
+        begun, turn = jobs.Jobs(lambda: datetime.now(UTC)), asyncio.Event()
+
+        async def waiting(_handle: jobs.Handle) -> TrashReport:
+            await turn.wait()
+            return TrashReport()
+
+        some = [begun.start("empty", waiting) for _ in range(3)]
+        with pytest.raises(Busy, match="3 jobs go on or wait"):
+            begun.start("empty", waiting)
+        some.append(begun.start("evict", waiting, asked=False))
+        turn.set()
+        states = [(await begun.wait(one.id, 60.0)).state for one in (*some, begun.start("scan", waiting, asked=False))]
+        assert states == [JobState.DONE] * 5
+        begun.start("empty", waiting)
+        await begun.stop()
+
+    asyncio.run(work())

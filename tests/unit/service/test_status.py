@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.catalog.models import add_model
-from xpucached.catalog.runs import begin_run, finish_run
+from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import Host
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Warmth, Workload
@@ -31,7 +32,7 @@ from xpucached.service.survey import Surveyor
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from xpucached.domain.models import Coverage, Run
 
@@ -120,3 +121,40 @@ def test_a_model_is_being_warmed_until_what_came_of_it_is_written_down(
     # It has had its turn: when it waits once more, it is since then.
     assert prewarmer.throttle.waiting == {}
     assert seen == [Warmth.WAITING, Warmth.WARMING, Warmth.WARM]
+
+
+def test_a_run_that_is_cancelled_as_it_begins_does_not_seem_to_go_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = service.context.catalog
+    write = catalog.write
+    monkeypatch.setattr(Surveyor, "reached", lambda *_: frozenset())
+    noted = threading.Event()
+
+    async def warm() -> None:
+        loop = asyncio.get_running_loop()
+        warming = asyncio.create_task(service.prewarmer._warm(Warm(NET, WarmReason.MANUAL, ""), lambda _what: None))
+
+        async def cancel() -> None:
+            warming.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        def writing(do: Callable[..., object], *given: object, **named: object) -> object:
+            if do is begin_run:
+                asyncio.run_coroutine_threadsafe(cancel(), loop).result()
+            try:
+                return write(do, *given, **named)
+            finally:
+                if do is begin_run:
+                    noted.set()
+
+        monkeypatch.setattr(catalog, "write", writing)
+        await asyncio.wait({warming})
+        assert warming.cancelled()
+        await asyncio.to_thread(noted.wait, 60.0)
+
+    asyncio.run(warm())
+    newest, before = catalog.read(newest_runs, NET.name, 5)
+    assert (newest.outcome, newest.finished, before.outcome) == (Outcome.CANCELLED, NOW, Outcome.WARMED)
+    assert not service.prewarmer.running

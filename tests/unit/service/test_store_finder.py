@@ -18,14 +18,17 @@ from tests.support.builders import SyclStore
 from xpucached import deadlines, mounts
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
+from xpucached.catalog.stores import all_stores
+from xpucached.domain.activity import FileAct, FileEvent, Program
 from xpucached.domain.models import Model, Workload
-from xpucached.domain.names import ModelName
+from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
 from xpucached.errors import NotFound
 from xpucached.host import process_table
 from xpucached.kinds import sycl
 from xpucached.kinds.table import MODELS
 from xpucached.service import owners, store_finder
+from xpucached.service.activity import ActivityTracker
 from xpucached.service.context import Context
 from xpucached.service.scan import StoreScanner
 from xpucached.service.store_finder import StoreFinder
@@ -171,3 +174,53 @@ def test_where_other_hosts_may_write_a_lock_is_a_program_s_until_it_is_old(
             assert Counter(one.entry.state for one in catalog.read(all_entries)) == Counter(
                 [EntryState.UNFINISHED if shared else EntryState.DEFECTIVE, EntryState.OK]
             )
+
+
+def test_a_store_that_is_looked_at_first_while_all_are_is_not_forgotten(
+    two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when somebody registers a model with a store of its own and warms it, while a long look goes on."""
+    other = SyclStore(tmp_path.resolve() / "other")
+    other.add("_ZTS1a")
+    scan = two.scanner.scan
+
+    def scanning(found: FoundStore, *given: object, **named: object) -> object:
+        if found.store.root == two.stores[1].root:
+            scan(FoundStore(Store(MODELS, other.root), StoreOrigin.CONFIGURED, "model net"), None)
+        return scan(found, *given, **named)  # type: ignore[arg-type] # whatever that takes
+
+    monkeypatch.setattr(two.scanner, "scan", scanning)
+    asyncio.run(two.scanner.scan_stores())
+    assert other.root in {one.store for one in two.catalog.read(all_stores)}
+    # Whether it is one that nobody names any more the next look knows.
+    monkeypatch.undo()
+    asyncio.run(two.scanner.scan_stores(thorough=True))
+    assert other.root not in {one.store for one in two.catalog.read(all_stores)}
+
+
+def test_where_paths_lead_that_nobody_names_any_more_is_forgotten(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_finder, "_ROOTS", 20)
+    for number in range(30):
+        two.finder.real_root(two.stores[0].root / str(number))
+    two.finder.find()
+    assert two.stores[0].root / "0" not in two.finder._roots
+    assert {store.root for store in two.stores} <= two.finder._roots.keys()
+
+
+def test_of_what_store_a_touch_is_is_asked_once_for_all_touches(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may touch hundred thousand files between two looks, in a store of hundreds."""
+    tracker = ActivityTracker(two.finder._context, two.scanner)
+    program = Program(1, datetime.now(UTC), os.getuid(), "app", "app", libraries=("libsycl.so.8",))
+    for number in range(100):
+        touched = FileEvent(two.stores[number % 2].root, f"1/2/3/{number}/0.bin", FileAct.READ, 1, 1.0)
+        tracker._waiting.append((touched, program))
+    asked: list[Path] = []
+    kinds_at = two.finder.kinds_at
+
+    def asking(root: Path) -> frozenset[KindName]:
+        asked.append(root)
+        return kinds_at(root)
+
+    monkeypatch.setattr(two.finder, "kinds_at", asking)
+    asyncio.run(tracker.digest())
+    assert sorted(asked) == sorted(store.root for store in two.stores)
