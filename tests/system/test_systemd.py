@@ -10,6 +10,7 @@ import pytest
 from tests import REPOSITORY
 from tests.support import hosts
 from tests.support.house import PLACE, RUNTIMES, House, binds, drivers
+from xpucached.daemon import worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,6 +159,18 @@ def test_a_user_sees_only_himself(house: House) -> None:
     assert {"alice", "bob", "carol", "dora"} <= set(house.users())
     assert "hello" not in house.ctl("model", "list", user="bob")
     assert "hello" in house.ctl("model", "list", user="alice")
+
+    # systemd tells everybody what a worker told it.
+    told: list[str] = []
+
+    def looked() -> bool:
+        house.ctl("status", user="alice")
+        show = ("systemctl", "show", "--property=StatusText", "--value", "xpucached-worker@1000.service")
+        told.append(house.machine.out(*show, user="bob").strip())
+        return told[-1] not in {"", "looking at the host"}
+
+    house.machine.until(looked, "what systemd says of alice's worker")
+    assert told[-1] == worker.STATUS
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,8 @@ class Daemon:
                     self._look_later(again)
                 async with self._service.context.automatic.part(automatic.WATCH):
                     await self._watch()
-                systemd.notify(f"STATUS={(await self._service.status.get()).sentence}")
+                stands = (await self._service.status.get()).sentence
+                systemd.notify(f"STATUS={worker.STATUS if self._options.worker else stands}")
             except XpucachedError as error:
                 log.warning("a look failed: %s", error.message)
                 self._look_later(_RETRY)

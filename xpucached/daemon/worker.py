@@ -38,6 +38,10 @@ _GONE: Final = 10.0
 """Seconds after which an account that is not in that file any more is gone."""
 
 
+STATUS: Final = "looking after the caches of its user"
+"""What systemd is told of a worker: to everybody it says what it was told of a unit of the host's."""
+
+
 class WorkerNeed:
     """Until when a worker is needed, by one clock.
 
