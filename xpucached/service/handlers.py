@@ -28,19 +28,23 @@ from xpucached.render import metrics
 from xpucached.service import Service, model_caches
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from xpucached.domain.jobs import Event, Job
     from xpucached.domain.models import ModelStatus, Run
     from xpucached.domain.names import ModelName
     from xpucached.domain.overview import Overview
-    from xpucached.domain.plans import IndexedEntry
+    from xpucached.domain.plans import IndexedEntry, PrewarmReport
     from xpucached.domain.queries import EntryPage
     from xpucached.domain.stores import StoreStatus
+    from xpucached.service.jobs import Handle
 
     Handler = Callable[[Service, Request[object]], object]
 
 R = TypeVar("R", bound=Request[object])
+
+_SOON: Final = 5.0
+"""Seconds that who asks for a model waits for a look: after that, and for what speaks against it, in a job."""
 
 
 @functools.cache
@@ -89,14 +93,34 @@ async def _runs(service: Service, asked: requests.ListRuns) -> tuple[Run, ...]:
 
 
 async def _prewarm(service: Service, asked: requests.PrewarmModels) -> Job:
-    await service.reconciler.look_first()
+    jobs, looking = service.context.jobs, asyncio.create_task(service.reconciler.look_first())
+    # Who does not wait for it does not hear how it failed either.
+    looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        _, late = await asyncio.wait([looking], timeout=_SOON)
+    except asyncio.CancelledError:
+        looking.cancel()
+        raise
+    if not late:
+        await looking
+        return jobs.start("prewarm", await _warming(service, asked))
+
+    async def work(handle: Handle) -> PrewarmReport:
+        handle.progress(0, 0, "looking at this host and its stores")
+        await looking
+        return await (await _warming(service, asked))(handle)
+
+    return jobs.start("prewarm", work)
+
+
+async def _warming(service: Service, asked: requests.PrewarmModels) -> Callable[[Handle], Awaitable[PrewarmReport]]:
     # A serving unit asks in the first second after a boot: what replay can make is not compiled cold for it.
     try:
-        return await service.prewarmer.start(asked, service.replayer)
+        return await service.prewarmer.asked(asked, service.replayer)
     except NotFound:
         # Its file may be newer than the last look.
         await service.models.load()
-        return await service.prewarmer.start(asked, service.replayer)
+        return await service.prewarmer.asked(asked, service.replayer)
 
 
 def _restore(service: Service, asked: requests.RestoreTrash) -> Job:

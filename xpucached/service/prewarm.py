@@ -76,6 +76,12 @@ class Prewarmer:
 
     async def start(self, request: requests.PrewarmModels, replayer: Replayer | None = None) -> Job:
         """Warm models: those named, all, or those that need it; see `requests.PrewarmModels`."""
+        return self._context.jobs.start("prewarm", await self.asked(request, replayer))
+
+    async def asked(
+        self, request: requests.PrewarmModels, replayer: Replayer | None = None
+    ) -> Callable[[Handle], Awaitable[PrewarmReport]]:
+        """Return the work of that job.  Raises what speaks against it."""
         models = await self._context.read(checked_models, request.models)
         asked = [one for one in models if not request.models or one.name in request.models]
         if not (self._context.present.offered or any(one.workload.exercise.elsewhere for one in asked)):
@@ -83,7 +89,7 @@ class Prewarmer:
             raise HostError("this host has no device to warm models on", hint=f"see: {see}")
         every = frozenset(model.name for model in models)
         named = None if request.stale else frozenset(request.models) or every
-        return self._context.jobs.start("prewarm", self.work(named, force=request.force, replayer=replayer))
+        return self.work(named, force=request.force, replayer=replayer)
 
     async def startable(self) -> bool:
         """Tell whether a model needs warming, nobody is at it, and this is the time for it; else it waits for that."""
@@ -295,21 +301,9 @@ class Prewarmer:
         # What a link led to may be another file by now.
         libraries = recordings.libraries(run, executions, reached | self._surveyor.reached(model))
         now = self._context.clock()
+        told = outcome, passes, attribution, environments, detail, output, now, trials, needs, libraries
         try:
-            return self._context.catalog.write(
-                finish_run,
-                run.id,
-                outcome,
-                passes,
-                attribution,
-                environments,
-                detail,
-                output,
-                now,
-                trials,
-                needs,
-                libraries,
-            )
+            return self._context.catalog.write(finish_run, run.id, *told)
         except NotFound:
             # The model was removed while it ran, and its history with it.
             return replace(

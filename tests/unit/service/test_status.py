@@ -15,15 +15,18 @@ import pytest
 from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import sycl_target
+from xpucached.api.requests import PrewarmModels
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import Host
+from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.plans import Warm
+from xpucached.errors import NotFound
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service
+from xpucached.service import Service, handlers
 from xpucached.service.accounting import Accountant
 from xpucached.service.context import Context
 from xpucached.service.prewarm import Prewarmer
@@ -158,3 +161,23 @@ def test_a_run_that_is_cancelled_as_it_begins_does_not_seem_to_go_on(
     newest, before = catalog.read(newest_runs, NET.name, 5)
     assert (newest.outcome, newest.finished, before.outcome) == (Outcome.CANCELLED, NOW, Outcome.WARMED)
     assert not service.prewarmer.running
+
+
+def test_who_asks_for_a_model_hears_of_its_job_while_a_look_takes_long(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's daemon gives up who does not answer, and with it the unit that waits for the model at the boot."""
+    monkeypatch.setattr(handlers, "_SOON", 0.0, raising=False)
+
+    async def work() -> None:
+        looked = asyncio.Event()
+        monkeypatch.setattr(service.reconciler, "look_first", looked.wait)
+        async with asyncio.timeout(20.0):
+            job = await handlers.Handlers(service).answer(PrewarmModels(models=(ModelName("other"),)))
+        assert isinstance(job, Job)
+        assert service.context.jobs.job(job.id).finished is None
+        looked.set()
+        job = await service.context.jobs.wait(job.id, 60.0)
+        assert (job.state, job.error and job.error.code) == (JobState.FAILED, NotFound.code)
+
+    asyncio.run(work())
