@@ -139,7 +139,7 @@ def test_a_large_leaf_that_changes_meanwhile_is_read_again(store: SyclStore, mon
 
 
 def test_few_heavy_names_are_handed_over_at_a_time(store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "_WEIGHT", 1)
+    monkeypatch.setattr(looking.ScanState, "HEAVY", 1)
     found = parts(store.root)
     named = [one for part in found for one in part.entries if one.kernels]
     assert len(named) > BOUND

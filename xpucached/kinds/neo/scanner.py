@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec.structs import replace
 
 from xpucached.domain.names import EntryKey
-from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
-from xpucached.kinds import fs, known_cursor, listing
+from xpucached.domain.stores import FoundStore, KnownEntry, Scan, UnchangedEntry
+from xpucached.kinds import fs, listing, walking
 from xpucached.kinds.known_cursor import KnownCursor
 from xpucached.kinds.neo import counting, doctor, layout
 from xpucached.kinds.neo import targets as neo_targets
 from xpucached.kinds.neo.reader import accessed, read_entry
 from xpucached.kinds.neo.remover import stamp
-
-_WEIGHT: Final = 16 << 20
-"""So many characters of names and options are handed over at a time, and one entry's: they may be forged."""
+from xpucached.kinds.walking import StoreWalk
 
 _TICK: Final = 2_000_000_000
 """Nanoseconds.  Who looks at a directory so soon after a change may miss the next one in the same tick of its clock."""
@@ -39,17 +37,13 @@ def parts(
     inside: bool = True,  # noqa: ARG001 - it costs nothing here
 ) -> Iterator[Scan]:
     """Look at a store bit by bit; see `Scanner.parts`."""
-    try:
-        with fs.root_directory(os.fspath(found.store.root)) as (root, status):
-            look = _StoreWalk(found, now, KnownCursor(known), quick, root, status)
-            yield from look.walk()
-            yield look.last()
-    except FileNotFoundError:
-        yield Scan(found, now, StoreState.MISSING, None, vanished=())
-    except NotADirectoryError:
-        yield Scan(found, now, StoreState.NOT_A_DIRECTORY, None, vanished=())
-    except OSError as error:
-        yield Scan(found, now, StoreState.UNREADABLE, None, notes=(f"{error.strerror or error}",), vanished=())
+
+    def walk(root: int, status: os.stat_result) -> Iterator[Scan]:
+        look = _NeoWalk(found, now, KnownCursor(known), quick, root, status)
+        yield from look.walk()
+        yield look.part(last=True)
+
+    return walking.parts(found, now, walk)
 
 
 key = layout.key
@@ -74,20 +68,12 @@ def _unsettled(part: Scan) -> Scan:
 
 
 @dataclass(slots=True)
-class _StoreWalk:
+class _NeoWalk(StoreWalk):
     """One look while it goes on."""
 
-    found: FoundStore
-    now: datetime
-    rows: KnownCursor
-    quick: bool
-    root: int
-    status: os.stat_result
-    entries: list[Entry] = field(default_factory=list)
-    unchanged: list[UnchangedEntry] = field(default_factory=list)
-    foreign: int = 0
+    HEAVY: ClassVar[int] = 16 << 20
+
     shut: int = 0  #: directories that may not be read
-    weight: int = 0
 
     def walk(self) -> Iterator[Scan]:
         """Go through the store; give all parts but the last."""
@@ -98,13 +84,13 @@ class _StoreWalk:
                 yield from self._entry(self.root, name, EntryKey(name), None)
             elif name not in _OURS and not layout.TEMPORARY.match(name) and not layout.TRACE.match(name):
                 self.foreign += 1
-        yield from self._pass("")
+        yield from self.pass_before()
 
     def _level(self, first: str) -> Iterator[Scan]:
         """Go through a directory of the first level, and those below it."""
-        yield from self._pass(f"{first}/")
+        yield from self.pass_before(f"{first}/")
         try:
-            with fs.directory_in(self.root, first, self.status.st_dev) as here:
+            with fs.directory_in(self.root, first, self.device) as here:
                 for second in sorted(listing.names(here)):
                     if layout.LEVEL.match(second):
                         yield from self._leaf(here, f"{first}/{second}/", second)
@@ -114,10 +100,10 @@ class _StoreWalk:
             yield from self._refused(error, f"{first}/")
 
     def _leaf(self, parent: int, path: str, name: str) -> Iterator[Scan]:
-        yield from self._pass(path)
+        yield from self.pass_before(path)
         rows = self.rows.take(path)
         try:
-            with fs.directory_in(parent, name, self.status.st_dev) as here:
+            with fs.directory_in(parent, name, self.device) as here:
                 status = os.fstat(here)
                 settled = status.st_ctime_ns + _TICK < self.now.timestamp() * 1e9
                 place = hash((status.st_ino, status.st_ctime_ns)) if settled else None
@@ -145,7 +131,7 @@ class _StoreWalk:
     ) -> Iterator[Scan]:
         """Look at an entry, and read it if it is not the one that was known."""
         if row is None:
-            yield from self._pass(key)
+            yield from self.pass_before(key)
             row = next(iter(self.rows.take(key)), None)
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -155,13 +141,11 @@ class _StoreWalk:
             elif row is not None and row.stamp == stamp(status):
                 self.unchanged.append(UnchangedEntry(key, accessed(status), place))
             else:
-                entry = read_entry(self.found.store, directory, name, key, status, place, self.now)
-                self.entries.append(entry)
-                self.weight += len(entry.options) + sum(len(one.name) + len(one.display) for one in entry.kernels)
+                self.add(read_entry(self.store, directory, name, key, status, place, self.now))
         except FileNotFoundError:
             self._gone(row)
-        if self._full:
-            yield self._part()
+        if self.full:
+            yield self.part()
 
     def _gone(self, row: KnownEntry | None) -> None:
         if row is not None:
@@ -176,56 +160,16 @@ class _StoreWalk:
         self.foreign += 1
         if isinstance(error, PermissionError):
             self.shut += 1
-            while not self.rows.leave_unread(path):
-                yield self._part()
+            yield from self.leave_unread(path)
 
-    def _pass(self, prefix: str) -> Iterator[Scan]:
-        while not self.rows.pass_before(prefix):
-            yield self._part()
-
-    @property
-    def _full(self) -> bool:
-        return len(self.entries) + len(self.unchanged) + self.rows.noted >= known_cursor.PART or self.weight >= _WEIGHT
-
-    def _part(self) -> Scan:
-        """Return what was found since the part before."""
-        part = Scan(
-            self.found,
-            self.now,
-            StoreState.OK,
-            self.status.st_uid,
-            tuple(self.entries),
-            tuple(self.unchanged),
-            None,
-            shut_in=tuple(self.rows.shut_in),
-            vanished=tuple(self.rows.passed),
-            thorough=False,
-        )
-        for one in (self.entries, self.unchanged, self.rows.shut_in, self.rows.passed):
-            one.clear()
-        self.weight = 0
-        return part
-
-    def last(self) -> Scan:
-        """Return the rest, and how the store is as a whole."""
-        faults, counted = doctor.met(self.root, os.fspath(self.found.store.root), self.now)
-        rest = self._part()
-        return Scan(
-            self.found,
-            self.now,
-            StoreState.OK,
-            self.status.st_uid,
-            rest.entries,
-            rest.unchanged,
-            None if self.quick else self.foreign,
-            (*(one.message for one in faults), *self._notes(counted)),
-            shut_in=rest.shut_in,
-            vanished=rest.vanished,
-            thorough=not self.quick,
-            faults=faults,
-            lookups=counting.lookups(self.root),
-            shut=self.shut,
-        )
+    def about(self, *, last: bool) -> Scan:
+        """Return what a part says of the store as a whole."""
+        said = StoreWalk.about(self, last=last)
+        if not last:
+            return said
+        faults, counted = doctor.met(self.root, os.fspath(self.store.root), self.now)
+        notes = (*(one.message for one in faults), *self._notes(counted))
+        return replace(said, notes=notes, faults=faults, lookups=counting.lookups(self.root), shut=self.shut)
 
     def _notes(self, counted: counting.Counted) -> Iterator[str]:
         if self.status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

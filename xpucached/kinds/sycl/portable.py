@@ -151,7 +151,7 @@ class _Walk:
         """Open the store as a scan does that knows nothing."""
         found = FoundStore(self._store, StoreOrigin.CONFIGURED, "named")
         with fs.root_directory(os.fspath(self._store.root)) as (root, status):
-            yield ScanState(found, self._now, KnownCursor(()), None, False, False, root, status)  # noqa: FBT003
+            yield ScanState(found, self._now, KnownCursor(()), False, root, status, inside=False)  # noqa: FBT003
 
     def device(self, name: str, target: Target) -> Iterator[Packed]:
         """Yield the entries below the directory of a device."""

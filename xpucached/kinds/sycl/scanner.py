@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, EntryState, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
-from xpucached.kinds import fs, listing
+from xpucached.kinds import fs, listing, walking
 from xpucached.kinds.known_cursor import KnownCursor
 from xpucached.kinds.sycl import blocking, doctor, entry_format, recipes
 from xpucached.kinds.sycl import targets as valid
@@ -63,19 +63,14 @@ def parts(
     inside: bool = True,
 ) -> Iterator[Scan]:
     """Look at a store bit by bit; see `Scanner.parts`."""
-    try:
-        with fs.root_directory(os.fspath(found.store.root)) as (root, status):
-            look = ScanState(found, now, KnownCursor(known), writer_since, quick, inside, root, status)
-            look.faults = doctor.met(found, root, now, writer_since)
-            yield from _walk_root(look)
-            yield look.part(last=True)
-    except FileNotFoundError:
-        yield Scan(found, now, StoreState.MISSING, None, vanished=())
-    except NotADirectoryError:
-        yield Scan(found, now, StoreState.NOT_A_DIRECTORY, None, vanished=())
-    except OSError as error:
-        notes = (f"{error.strerror or error}",)
-        yield Scan(found, now, StoreState.UNREADABLE, None, notes=notes, vanished=())
+
+    def walk(root: int, status: os.stat_result) -> Iterator[Scan]:
+        look = ScanState(found, now, KnownCursor(known), quick, root, status, writer_since=writer_since, inside=inside)
+        look.faults = doctor.met(found, root, now, writer_since)
+        yield from _walk_root(look)
+        yield look.part(last=True)
+
+    return walking.parts(found, now, walk)
 
 
 def key(path: str) -> EntryKey | None:
