@@ -145,8 +145,9 @@ class ConnectionPool(ServerState):
         if self.held[uid] >= self.limits.per_user:
             return self._drop_idle(uid)
         if self.held.total() >= self.limits.total:
-            # Whoever holds most gives way, so nobody can shut the others out.
-            return any(self._drop_idle(greedy) for greedy, _ in self.held.most_common())
+            # Whoever holds most gives way, so nobody can shut the others out, nor can some together.
+            ranked = self.held.most_common()
+            return any(self._drop_idle(greedy) for greedy, _ in ranked) or self._drop_reading(uid, *ranked[0])
         return True
 
     def _drop_idle(self, uid: int) -> bool:
@@ -155,6 +156,14 @@ class ConnectionPool(ServerState):
                 connection.drop()
                 return True
         return False
+
+    def _drop_reading(self, uid: int, greedy: int, held: int) -> bool:
+        """End one that waits for an answer which changes nothing, of who holds more than another would then."""
+        theirs = (one for one in self.connections if isinstance(one, Connection) and one.peer.uid == greedy)
+        reading = next((one for one in theirs if one.reads), None) if held > self.held[uid] + 1 else None
+        if reading is not None:
+            reading.drop()
+        return reading is not None
 
 
 def configuration(application: ASGIApp, limits: ConnectionLimits) -> Config:
@@ -206,6 +215,11 @@ class Connection(H11Protocol):
         """Whether a request is being answered."""
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation hides that it begins as None
         return cycle is not None and not cycle.response_complete
+
+    @property
+    def reads(self) -> bool:
+        """Whether it waits for an answer, and what is asked can be asked again."""
+        return self.busy and self._placed and not self._gone and self.scope["method"] in {"GET", "HEAD"}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's own
         """Learn who it is, and whether there is a place for him."""

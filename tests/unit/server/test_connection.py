@@ -595,6 +595,20 @@ def test_where_all_are_busy_there_is_no_place_for_another_user(door: Door) -> No
     assert not door.places.make_room(ANOTHER)
 
 
+def test_who_only_reads_gives_way_to_who_holds_less_and_a_change_does_not(door: Door) -> None:
+    door.limit(total=3)
+    reading, changing, mine = (door.connect() for _ in range(3))
+    for one in (reading, changing):
+        door.give(one, ANOTHER)
+    for one in (reading, mine):
+        one.ask("/later")
+    changing.send(b"POST /later HTTP/1.1\r\nHost:\r\nContent-Length: 0\r\n\r\n")
+
+    assert not door.places.make_room(UID)
+    assert door.places.make_room(UID + 2)
+    assert [one.connected() for one in (reading, changing, mine)] == [False, True, True]
+
+
 def test_the_limits_are_those_that_the_manual_promises() -> None:
     limits = ConnectionLimits()
     table = (REPOSITORY / "docs" / "protocol.md").read_text("utf-8").partition("## Limits")[2]

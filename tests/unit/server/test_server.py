@@ -546,7 +546,9 @@ HALF_A_BODY: bytes = b"POST /v1/scan HTTP/1.1\r\nHost:\r\nContent-Length: 9\r\n\
 
 @pytest.mark.flow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-@pytest.mark.parametrize("sent", [b"", HALF_A_BODY], ids=["idle", "half a body"])
+@pytest.mark.parametrize(
+    "sent", [b"", HALF_A_BODY, get("/v1/events?follow=true")], ids=["idle", "half a body", "an answer without end"]
+)
 def test_another_user_finds_a_place(short_dir: Path, sent: bytes) -> None:
     short_dir.chmod(0o755)
     with running(short_dir, limits=ConnectionLimits(per_user=4, total=4)) as one:
