@@ -33,6 +33,8 @@ from xpucached.service.jobs import Handle, Jobs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from xpucached.api.endpoints import Request
+
 REF: Final = api_stub.make_entry(1).entry.id.ref
 
 LINES: Final = {
@@ -278,6 +280,32 @@ def test_a_job_of_the_same_name_is_not_taken_for_the_one_that_was_begun(
         scanned = progress.wait(client, requests.ScanStores(), begun, quiet=True).value
         assert (scanned.kind, scanned.state) == ("scan", JobState.DONE)
     assert "begun anew" in capsys.readouterr().err
+
+
+def test_who_says_how_long_to_wait_waits_as_long_for_a_daemon_that_is_slow_to_come_back(
+    daemon: api_stub.Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host the start of a worker takes long, and the unit that waits for a model has time."""
+    monkeypatch.setattr(progress, "_AWAY", 0.0)
+    monkeypatch.setattr(progress, "_PAUSE", 0.0)
+    call, away = Client.call, 0
+
+    def calling(client: Client, request: Request[object]) -> object:
+        nonlocal away
+        away -= away > 0
+        if away:
+            raise Unavailable("it starts")
+        return call(client, request)
+
+    with contextlib.closing(Client(daemon.path)) as client:
+        begun = client.call(requests.ScanStores()).value
+        monkeypatch.setattr(Client, "call", calling)
+        away = 20
+        assert progress.wait(client, requests.ScanStores(), begun, quiet=True, limit=600.0).value.id == begun.id
+        away = 20
+        with pytest.raises(Restarted):
+            progress.wait(client, requests.ScanStores(), begun, quiet=True)
+    assert capsys.readouterr().err.count("went away") == 2
 
 
 def test_who_follows_events_goes_on_with_the_daemon_that_comes_after(

@@ -63,19 +63,22 @@ def lost(job: Job) -> _Gone:
     return _Gone(message, hint="see how it stands, and ask again: xpucachectl status --wait")
 
 
-def _seen_to(client: Client, job: Job, request: Request[Job], beat: float) -> Answer[Job]:
-    """Ask for a job; where its daemon ended, wait for the next one, and begin anew what may be done twice."""
+def _seen_to(client: Client, job: Job, request: Request[Job], beat: float, left: float) -> Answer[Job]:
+    """Ask for a job; where its daemon ended, wait for the next one, and begin anew what may be done twice.
+
+    ``left`` are the seconds for which somebody wants to wait, if they said so.
+    """
     with suppress(Unavailable):
         return asked(client, job, beat)
     print(f"xpucachectl: the daemon went away in the midst of job {plain(job.id)}; waiting for it", file=sys.stderr)
     try:
-        return until_back(lambda: asked(client, job, 0.0))
+        return until_back(lambda: asked(client, job, 0.0), left)
     except _Gone:
         if not _may_be_done_twice(request):
             raise
     except Unavailable as error:
         raise Restarted(lost(job).message, hint=error.hint) from error
-    begun = until_back(lambda: client.call(request))
+    begun = until_back(lambda: client.call(request), left)
     anew = f"the daemon was started again: job {plain(job.id)} is begun anew, as {plain(begun.value.id)}"
     print(f"xpucachectl: {anew}", file=sys.stderr)
     return begun
@@ -92,9 +95,12 @@ def _may_be_done_twice(request: Request[Job]) -> bool:
             return isinstance(request, requests.PrewarmModels | requests.ReplayEntries | requests.ScanStores)
 
 
-def until_back(ask: Callable[[], _T]) -> _T:
-    """Ask until a daemon that went away answers.  Raises `Unavailable` if it does not come back soon."""
-    end = time.monotonic() + _AWAY
+def until_back(ask: Callable[[], _T], left: float = 0.0) -> _T:
+    """Ask until a daemon that went away answers.  Raises `Unavailable` if it does not come back in ``left`` seconds.
+
+    Those may be more than `_AWAY`, and not less: on a busy host a start takes long.
+    """
+    end = time.monotonic() + max(_AWAY, left)
     while True:
         try:
             return ask()
@@ -120,8 +126,8 @@ def wait(
         with _interrupts() as stop_if_asked, shower(quiet=quiet) as show:
             while True:
                 stop_if_asked()
-                beat = _BEAT if end is None else min(_BEAT, max(0.0, end - time.monotonic()))
-                answer = _seen_to(client, job, request, beat)
+                left = 0.0 if end is None else max(0.0, end - time.monotonic())
+                answer = _seen_to(client, job, request, _BEAT if end is None else min(_BEAT, left), left)
                 now = job = answer.value
                 if ended(now) or (end is not None and time.monotonic() >= end):
                     return answer
