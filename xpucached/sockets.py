@@ -182,8 +182,7 @@ def descriptor(
         # By the descriptor, not by the path: what was looked at is what is connected to.
         here = f"/proc/self/fd/{folder}"
         one.connect(f"{here}/{name}" if os.path.exists(here) else path)  # noqa: PTH110 - pathlib takes long to load
-        said = one.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED)
-        uid = int.from_bytes(said[4:8], sys.byteorder)
+        _, uid, _ = peer(one)
         if uid not in (trusted if owner is None else {owner} if strict else {owner, 0}):
             wanted = f"user {owner}" if strict else f"root and user {owner}" if owner is not None else "root and you"
             message = f"user {uid} listens on {path}, where only {wanted} may"
@@ -195,6 +194,16 @@ def descriptor(
     finally:
         os.close(folder)
     return one.detach()
+
+
+def peer(one: _socket.socket) -> tuple[int, int, int]:
+    """Return the process, user and group at the other end of a unix socket, as the kernel says.
+
+    A user's number may be up to 2**32 - 2: read with a sign, half of all users would be nobody.
+    """
+    said = one.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED)
+    pid, uid, gid = (int.from_bytes(said[at : at + 4], sys.byteorder) for at in range(0, _UCRED, 4))
+    return pid, uid, gid
 
 
 def enter(path: str, trusted: Trusted) -> tuple[int, str]:

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 ACCOUNT: Final = 40_000
 FIRST: Final = 300_000
+HIGH: Final = 3_000_000_000
+"""More than a number with a sign has room for."""
 
 
 @pytest.fixture
 def holders(tmp_path: Path) -> QuotaHolders:
     """Return a host with one account that has subordinate uids."""
     (tmp_path / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nada:x:{ACCOUNT}:100::/:/bin/sh\n+::::::\n")
-    (tmp_path / "subuid").write_text(f"# a word\nada:{FIRST}:65536\n{ACCOUNT + 1}:900000:10\nbad:x:y\nshort:1\n")
+    (tmp_path / "subuid").write_text(f"# a word\nada:{FIRST}:65536\nada:{HIGH}:65536\n{ACCOUNT + 1}:900000:10\nbad:x:y\nshort:1\n")
     return QuotaHolders(tmp_path / "passwd", tmp_path / "subuid")
 
 
@@ -67,9 +69,10 @@ def sent_away(client: Client) -> bool:
 
 
 @pytest.mark.usefixtures("_root")
-def test_the_uids_of_one_person_s_containers_count_as_one(holders: QuotaHolders) -> None:
+@pytest.mark.parametrize("first", [FIRST, HIGH])
+def test_the_uids_of_one_person_s_containers_count_as_one(holders: QuotaHolders, first: int) -> None:
     watch_server = WatchServer(loads=False, holders=holders)
-    many = [Client(watch_server, FIRST + number) for number in range(40)]
+    many = [Client(watch_server, first + number) for number in range(40)]
     person = Client(watch_server, ACCOUNT)
     with at_work(watch_server):
         assert sum(not sent_away(one) for one in many) == 16

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import socket
-import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
 import h11
 from msgspec import Struct
 
-from xpucached import codec, sparing
+from xpucached import codec, sockets, sparing
 from xpucached.api.endpoints import VERSION
 from xpucached.errors import Denied
 
@@ -40,8 +39,6 @@ with sparing.instead({"uvicorn": _UVICORN, "ssl": _TLS, **_LOGS}):
     from uvicorn.server import ServerState
 
 log = logging.getLogger(__name__)
-
-_UCRED: Final = struct.Struct("3i")
 
 
 class ConnectionLimits(Struct, frozen=True):
@@ -229,7 +226,7 @@ class Connection(H11Protocol):
         peer = cast("socket.socket", transport.get_extra_info("socket"))
         # Who comes by a port is nobody that we know, and all of them are one.
         if peer.family == socket.AF_UNIX:
-            self.peer = Peer(*_UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+            self.peer = Peer(*sockets.peer(peer))
         refused = b""
         if not self.places.admits(self.peer.uid):
             refused = self.places.foreign

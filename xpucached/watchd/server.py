@@ -2,8 +2,8 @@
 
 The one part that needs privileges (CAP_SYS_ADMIN for a mark on a whole file system, CAP_DAC_READ_SEARCH to see which
 directory an event means), so it is small, a process of its own where that counts (``python -m xpucached.watchd``),
-and knows nothing else of this program but how to read a message and to write a log.  It opens no file and follows no
-path (where the kernel gives no names, it hands out the closed file itself, and we ask where that is): a daemon hands in
+and knows nothing else of this program but how to read a message, who is at a socket, and how to write a log.  It opens
+no file and follows no path (where the kernel gives no names, it hands out the closed file itself, and we ask where that is): a daemon hands in
 its directory, open, on a socket; the kernel says who the daemon is (SO_PEERCRED); the directory must be that user's,
 and so must all below it be of which something is told (`places`).  What goes back are names that look like those of a
 SYCL cache, and the numbers of processes.
@@ -22,11 +22,10 @@ import logging
 import os
 import selectors
 import socket
-import struct
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached import logs, messages
+from xpucached import logs, messages, sockets
 from xpucached.watchd import ownership
 from xpucached.watchd.acceptor import OURS, REST, Acceptor
 from xpucached.watchd.clients import WatchClient, WatchClients
@@ -112,8 +111,7 @@ class WatchServer:
 
     def take(self, connection: socket.socket) -> None:
         """Take in a client; the kernel says who it is (SO_PEERCRED)."""
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        _, uid, _ = struct.unpack("3i", credentials)
+        _, uid, _ = sockets.peer(connection)
         holder = self._holders.holder(uid)
         if not self._clients.admits(holder):
             self._clients.complain(uid, "there are too many connections")

@@ -523,6 +523,17 @@ def test_an_answer_knows_its_peer_and_can_cut_it_off(door: Door) -> None:
     assert not client.connected()
 
 
+@pytest.mark.skipif(UID != 0, reason="only root can be many users")
+def test_a_number_that_has_no_room_beside_a_sign_is_a_user_s_as_well(door: Door) -> None:
+    door.connect()  # all that is to be loaded is
+    os.seteuid(3_000_000_000)  # who makes a pair of sockets is noted
+    try:
+        client = door.connect()
+    finally:
+        os.seteuid(UID)
+    assert client.connection.peer.uid == 3_000_000_000
+
+
 def test_who_waits_is_idle_and_who_is_waited_for_is_not(door: Door) -> None:
     silent, asking, half, done = (door.connect() for _ in range(4))
     done.ask("/")
