@@ -31,7 +31,9 @@ HIGH: Final = 3_000_000_000
 def holders(tmp_path: Path) -> QuotaHolders:
     """Return a host with one account that has subordinate uids."""
     (tmp_path / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nada:x:{ACCOUNT}:100::/:/bin/sh\n+::::::\n")
-    (tmp_path / "subuid").write_text(f"# a word\nada:{FIRST}:65536\nada:{HIGH}:65536\n{ACCOUNT + 1}:900000:10\nbad:x:y\nshort:1\n")
+    (tmp_path / "subuid").write_text(
+        f"# a word\nada:{FIRST}:65536\nada:{HIGH}:65536\n{ACCOUNT + 1}:900000:10\nbad:x:y\nshort:1\n"
+    )
     return QuotaHolders(tmp_path / "passwd", tmp_path / "subuid")
 
 

@@ -3,10 +3,10 @@
 The one part that needs privileges (CAP_SYS_ADMIN for a mark on a whole file system, CAP_DAC_READ_SEARCH to see which
 directory an event means), so it is small, a process of its own where that counts (``python -m xpucached.watchd``),
 and knows nothing else of this program but how to read a message, who is at a socket, and how to write a log.  It opens
-no file and follows no path (where the kernel gives no names, it hands out the closed file itself, and we ask where that is): a daemon hands in
-its directory, open, on a socket; the kernel says who the daemon is (SO_PEERCRED); the directory must be that user's,
-and so must all below it be of which something is told (`places`).  What goes back are names that look like those of a
-SYCL cache, and the numbers of processes.
+no file and follows no path (where the kernel gives no names, it hands out the closed file itself, and we ask where that
+is): a daemon hands in its directory, open, on a socket; the kernel says who the daemon is (SO_PEERCRED); the directory
+must be that user's, and so must all below it be of which something is told (`places`).  What goes back are names that
+look like those of a SYCL cache, and the numbers of processes.
 
 Messages are JSON, one a packet.  From the daemon: ``{"watch": N, "loads": bool}`` with the directory, and
 ``{"forget": N}``.  To it: ``{"watching": N, "names": bool, "loads": bool, "why": text}`` (why less is seen than was
