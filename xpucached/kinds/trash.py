@@ -137,7 +137,9 @@ class TrashFolder:
             )
             try:
                 item = stack.enter_context(fs.directory_in(trash, ref, device))
-                _write(item, label.dumps())
+                # On its way to the disk before the first file moves, so that a power failure takes no more than a
+                # moment's labels; to wait for the disk would take thirty times as long as all else.
+                fs.make(item, ABOUT, label.dumps())
                 os.mkdir(LEAF, 0o700, dir_fd=item)
                 return item, stack.enter_context(fs.directory_in(item, LEAF, device))
             except OSError:
@@ -165,11 +167,11 @@ class TrashFolder:
             return []
 
     def items(
-        self, home: int, name: str, device: int, names: Iterable[str]
+        self, home: int, name: str, device: int, names: Iterable[str], *, each: bool = False
     ) -> Iterator[tuple[str, Label | None, int | None]]:
         """Open one of these items after the other: its name, its label if it has one, its leaf if it has one.
 
-        What the disk does not give just now is passed over: it is no debris.
+        What cannot be had just now is passed over: it is no debris.  Raises OSError instead where ``each`` counts.
         """
         try:
             with fs.directory_in(home, name, device) as trash:
@@ -177,19 +179,20 @@ class TrashFolder:
                     with ExitStack() as stack:
                         try:
                             item = stack.enter_context(fs.directory_in(trash, ref, device))
-                        except OSError:
+                        except OSError as error:
+                            _unknown(error, each=each)
                             continue
                         label = place = None
                         try:
                             with contextlib.suppress(ValueError):
                                 label = self._label(item)
                         except OSError as error:
-                            if _unknown(error):
+                            if _unknown(error, each=each):
                                 continue
                         try:
                             place = stack.enter_context(fs.directory_in(item, LEAF, device))
                         except OSError as error:
-                            if _unknown(error):
+                            if _unknown(error, each=each):
                                 continue
                         yield ref, label, place
         except FileNotFoundError:
@@ -361,14 +364,10 @@ def _move(here: int, name: str, there: int, other: str, suffix: str) -> None:
     os.rename(name + end, other + end, src_dir_fd=here, dst_dir_fd=there)
 
 
-def _write(item: int, content: bytes) -> None:
-    # On its way to the disk before the first file moves, so that a power failure takes no more than a moment's labels;
-    # to wait for the disk would take thirty times as long as all else.
-    fs.make(item, ABOUT, content)
-
-
-def _unknown(error: OSError) -> bool:
-    """Return whether what could not be opened may be there all the same."""
+def _unknown(error: OSError, *, each: bool) -> bool:
+    """Return whether what could not be opened may be there all the same; raise where it must be known of ``each``."""
+    if each and fs.passing(error):
+        raise error
     return fs.passing(error) or isinstance(error, PermissionError)
 
 

@@ -65,18 +65,18 @@ def resume(root: int, device: int, leaf: int, path: str, slot: str) -> None:
 
     The slot's lock must be ours.  All of it goes to one item.  An empty one of the same place may be what is left of an
     entry that came back, so the one that can be completed comes first, then what lacks least, then the youngest.
-    Raises OSError; also if the trash is too full for the rest to be found.
+    Raises OSError; also if not all of the trash can be looked at just now, or it is too full for the rest to be found.
     """
     if not {suffix for suffix in ORDER if suffix in slot_in(leaf, slot).files}:
         return
     torn: list[tuple[int, int, datetime, str]] = []
-    for name, label, place in _BIN.items(root, TRASH, device, _items_of(root, device, path)):
+    for name, label, place in _BIN.items(root, TRASH, device, _items_of(root, device, path), each=True):
         if label is not None and place is not None and label.leaf == path:
             lacking = _lacking(label, place)
             here = [suffix for suffix in lacking if _is_file(leaf, slot + suffix, label.files[suffix])]
             if here:
                 torn.append((len(here) - len(lacking), -len(lacking), label.at, name))
-    for _, label, place in _BIN.items(root, TRASH, device, [max(torn)[3]] if torn else ()):
+    for _, label, place in _BIN.items(root, TRASH, device, [max(torn)[3]] if torn else (), each=True):
         if label is not None and place is not None:
             for suffix in _lacking(label, place):
                 if _is_file(leaf, slot + suffix, label.files[suffix]):
@@ -105,7 +105,8 @@ def _items_of(root: int, device: int, path: str) -> list[str]:
     if stamp not in _indexed:
         names = _BIN.names(root, TRASH, device, shared.MOST + 1)
         found: dict[str, list[str]] = {}
-        for name, label, _ in _BIN.items(root, TRASH, device, names) if len(names) <= shared.MOST else ():
+        some = names if len(names) <= shared.MOST else ()
+        for name, label, _ in _BIN.items(root, TRASH, device, some, each=True):
             if label is not None:
                 found.setdefault(label.leaf, []).append(name)
         _indexed.clear()
