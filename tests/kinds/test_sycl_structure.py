@@ -175,3 +175,24 @@ def test_a_section_of_text_may_be_filled_up_with_zeros() -> None:
     assert images.damage(bytes(made), intel=True) == "section 4: .ze_info is no text"
     # What has no bytes in the file is not read.
     assert images.damage(field(made, 4, 4, "I", 8), intel=True) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        # The symbols take three rows, the relocations one more.
+        (2, {RELOCATIONS}),
+        (3, {SYMBOLS}),
+        (4, {SYMBOLS, RELOCATIONS}),
+    ],
+)
+def test_so_many_rows_are_looked_at_and_no_more(monkeypatch: pytest.MonkeyPatch, rows: int, found: set[int]) -> None:
+    monkeypatch.setattr(structure, "_ROWS", rows)
+    assert structure.table_damage(bytes(program())) is None
+    damaged = set()
+    for number, at in ((SYMBOLS, 24 + 2), (RELOCATIONS, 2)):
+        made = program()
+        made[content(made, number) + at] ^= 0x10
+        if structure.table_damage(bytes(made)) is not None:
+            damaged.add(number)
+    assert damaged == found

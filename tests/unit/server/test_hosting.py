@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from starlette.requests import Request as HttpRequest
 
 from xpucached.api import host_requests, requests
 from xpucached.api.client import Client
@@ -251,3 +252,12 @@ def test_what_is_no_listening_unix_socket_is_refused_and_closed(
     with pytest.raises(SettingsError, match="descriptor 700 from systemd is not a socket"):
         unix_sockets.activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
     assert unix_sockets.activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}) == []
+
+
+def test_what_no_worker_answers_is_not_found() -> None:
+    routes = HostRoutes(cast("HostService", Service()), "1", ConnectionLimits(), admin=True)
+    places = {"user": "alice", "rest": "nothing"}
+    scope = {"type": "http", "method": "GET", "path": "/v1/users/alice/nothing", "headers": [], "path_params": places}
+    answer = asyncio.run(routes._pass_on(HttpRequest(scope)))
+    assert answer.status_code == 404
+    assert b"there is nothing at /v1/users/alice/nothing" in bytes(answer.body)
