@@ -13,7 +13,7 @@ from tests.kinds import fakes
 from tests.kinds.test_contract import LABEL, OLD, Filled
 from xpucached.domain.stores import UNSETTLED
 from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import removal, trash
+from xpucached.kinds import fs, removal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +110,7 @@ def test_on_a_full_disk_it_goes_for_good(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trash, "_write", full)
+    monkeypatch.setattr(fs, "make", full)
     store.remove(entries, LABEL)
 
     assert (store.files(), store.trash.trash(store.store)) == ({}, ())

@@ -16,7 +16,7 @@ from tests.kinds.test_sycl_damage import look
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import folders, sycl, trash
+from xpucached.kinds import folders, fs, sycl
 from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def test_on_a_full_disk_it_goes_for_good(sycl_store: SyclStore, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(trash, "_write", full)
+    monkeypatch.setattr(fs, "make", full)
     put_away(sycl_store)
 
     assert live(sycl_store.root) == {}
