@@ -1,20 +1,28 @@
 """Who answers in a daemon's place gives pages of entries that never end: who lists them is not held, and keeps none.
 
+Nor is who waits for a job that never ends kept busy.
+
 The rest of it stands in `tests.flow.test_cli`: pages are printed as they come, and there are only so many.
 """
 
 from __future__ import annotations
 
+import time
+from argparse import Namespace
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 
 from tests.attacks.test_answers_with_commands import ctl, envelope
-from tests.support.api_stub import make_entry
+from tests.support.api_stub import NOW, make_entry
 from tests.support.lying_server import liar
 from xpucached import codec
+from xpucached.cli import following
+from xpucached.domain.jobs import Job, JobState
+from xpucached.domain.names import JobId
 from xpucached.domain.queries import EntryPage
-from xpucached.errors import Unavailable
+from xpucached.errors import RunFailed, Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,3 +53,30 @@ def test_what_came_with_a_bundle_is_not_looked_for_without_end(short_dir: Path) 
 
         assert done.returncode == Unavailable.exit
         assert answering.asked() == 2
+
+
+def test_who_does_not_hold_an_answer_back_keeps_nobody_busy(short_dir: Path) -> None:
+    job = envelope(codec.to_json(Job(JobId("prewarm-1"), "prewarm", JobState.RUNNING, NOW)))
+    with liar(short_dir / "s", {"/v1/prewarm": job, "/v1/jobs/prewarm-1/wait": job}) as answering:
+        done = ctl(short_dir / "s", "prewarm", "--timeout", "1s")
+
+        assert done.returncode == RunFailed.exit
+        assert answering.asked() < 15
+
+
+def test_who_ends_each_stream_is_not_asked_for_the_next_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", nap)
+    client = MagicMock()
+    client.follow.side_effect = lambda _since: iter(())
+    output = MagicMock(client=client, options=Namespace(since=0, follow=True, limit=None))
+    with pytest.raises(KeyboardInterrupt):
+        following.events(output)
+    assert client.follow.call_count == 3
+    assert min(naps) > 0

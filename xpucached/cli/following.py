@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _AGAIN: Final = 5.0
 """Seconds between looks at whose worker is awake."""
 
+_MOMENT: Final = 0.2
+"""Seconds until a daemon that ended a stream is asked for the next one: some end each of them."""
+
 _MOST: Final = 32
 """Events that wait to be printed: who floods us waits for it."""
 
@@ -59,6 +62,7 @@ def events(output: Output) -> int:
         except Restarted:
             pass  # as if it had ended the stream
         print("xpucachectl: the daemon went away; waiting for it", file=sys.stderr, flush=True)
+        time.sleep(_MOMENT)
         until_back(lambda: output.client.call(requests.GetHello()))
 
 

@@ -127,11 +127,14 @@ def wait(
             while True:
                 stop_if_asked()
                 left = 0.0 if end is None else max(0.0, end - time.monotonic())
-                answer = _seen_to(client, job, request, _BEAT if end is None else min(_BEAT, left), left)
+                began, beat = time.monotonic(), _BEAT if end is None else min(_BEAT, left)
+                answer = _seen_to(client, job, request, beat, left)
                 now = job = answer.value
                 if ended(now) or (end is not None and time.monotonic() >= end):
                     return answer
                 show(now)
+                # Who does not hold an answer back must not keep us busy.
+                time.sleep(max(0.0, min(_PAUSE, beat) - (time.monotonic() - began)))
     except KeyboardInterrupt:
         ending = hints.to_end_a_job(plain(job.id), given, root=os.geteuid() == 0)
         print(f"\njob {plain(job.id)} goes on; to end it: {ending}", file=sys.stderr)
