@@ -22,6 +22,7 @@ from tests.support import catalogs
 from tests.support.builders import SyclStore, framed, native, spirv, string_hash
 from tests.support.daemons import daemon
 from xpucached.api import requests
+from xpucached.binaries import zebin
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.scans import record_scan
@@ -163,9 +164,9 @@ def test_headers_inside_instructions_are_not_walked_again_and_again() -> None:
     assert time.process_time() - began < 30
 
 
-def overlapping(sections: int, name: int, size: int) -> bytes:
+def overlapping(sections: int, name: int, size: int, begin: bytes = b".text.") -> bytes:
     """An ELF all sections of which are the same bytes, and have one name."""
-    names = b"\0" + b".text." + b"a" * name + b"\0" + b"a" * size
+    names = b"\0" + begin + b"a" * name + b"\0" + b"a" * size
     start = 64 + 64 * sections
     rows = struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, start, len(names), 0, 0, 1, 0) * sections
     head = b"\x7fELF\2\1\1" + bytes(9)
@@ -179,6 +180,8 @@ def test_sections_that_share_their_bytes_cost_no_more_than_the_file() -> None:
     assert images.damage(overlapping(60_000, 9, 4 << 20), intel=True) == "its sections overlap"
     assert images.kernels(overlapping(60_000, 4 << 20, 9)) == ()
     assert images.damage(overlapping(60_000, 4 << 20, 9), intel=True) is not None
+    with pytest.raises(ValueError, match="its sections overlap"):
+        zebin.read(overlapping(60_000, 0, 4 << 20, b".spv"))
     assert time.process_time() - began < 30
 
 

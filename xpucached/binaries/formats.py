@@ -133,8 +133,11 @@ def _words(data: bytes) -> Sequence[int]:
     return swapped
 
 
-def sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, offset and size of each section of an ELF; raise ValueError for one that does not hold together."""
+def sections(data: bytes, *, apart: bool = False) -> Iterator[tuple[bytes, int, int]]:
+    """Yield name, offset and size of each section of an ELF; raise ValueError for one that does not hold together.
+
+    With ``apart``, also before they have more bytes together than there are: who reads each of them may need that.
+    """
     if len(data) < 64 or not data.startswith(ELF):  # noqa: PLR2004 - the size of an ELF64 header
         message = "no ELF header"
         raise ValueError(message)
@@ -152,7 +155,7 @@ def sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         message = "its section names lie outside"
         raise ValueError(message)
     table_of_names = data[strings[4] : strings[4] + strings[5]]
-    named = 0
+    named = taken = 0
     for index, (at, kind, _, _, offset, length, *_) in enumerate(rows):
         occupies = kind != 8  # noqa: PLR2004 - SHT_NOBITS has no bytes
         if at >= len(table_of_names) or (occupies and offset + length > len(data)):
@@ -166,6 +169,10 @@ def sections(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         named += end - at
         if named > _NAMES + _SHARED * len(data):
             message = "its section names overlap"
+            raise ValueError(message)
+        taken += length if occupies else 0
+        if apart and taken > len(data):
+            message = "its sections overlap"
             raise ValueError(message)
         yield table_of_names[at:end], offset, length if occupies else 0
 

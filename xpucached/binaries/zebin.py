@@ -65,7 +65,7 @@ def read(data: bytes) -> Zebin:
         return Zebin()
     found: dict[int, bytes] = {}
     options, image = b"", b""
-    for name, offset, size in formats.sections(data):
+    for name, offset, size in formats.sections(data, apart=True):
         if name == _NOTES:
             for kind, content in _notes(data[offset : offset + size]):
                 found.setdefault(kind, content)

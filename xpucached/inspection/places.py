@@ -23,6 +23,8 @@ COPIES: Final = "copies of what was read"
 _MOST_FILES: Final = 1 << 21
 _MOST_NOTES: Final = 100
 _MOST_PACKAGES: Final = 1 << 16
+_LONGEST_PACKAGE: Final = 255
+"""Characters of a folder's name; an archive that is nearly all hole could have gigabytes of them."""
 _METADATA: Final = ".dist-info"
 _DEEPEST: Final = 64
 _SMALLEST: Final = 128
@@ -101,7 +103,7 @@ class SearchedFiles:
             yield from self._file(path, path.name, alone=True)
 
     def _note_package(self, folder: str) -> None:
-        if folder.endswith(_METADATA) and len(self.packages) < _MOST_PACKAGES:
+        if folder.endswith(_METADATA) and len(folder) <= _LONGEST_PACKAGE and len(self.packages) < _MOST_PACKAGES:
             name, _, version = folder.removesuffix(_METADATA).partition("-")
             self.packages[name.lower().replace("-", "_")] = version
 

@@ -36,9 +36,9 @@ _MOST_RELOCATIONS: Final = 1 << 25
 _RELOCATIONS_AT_ONCE: Final = 24 << 16
 _MOST_ROWS: Final = 1 << 22
 _MOST_IMAGES: Final = 1 << 18
-_MOST_KERNELS: Final = 1 << 20
+MOST_KERNELS: Final = 1 << 20
 _MOST_ENTRIES: Final = 1 << 21
-_MOST_NAMES: Final = 1 << 28
+MOST_NAMES: Final = 1 << 28
 _LONGEST_NAME: Final = 64 << 10
 _MOST_TEXT: Final = 1 << 30
 """Bytes that are read in search of the ends of names."""
@@ -156,7 +156,7 @@ class LinkedProgram:
 
     def images(self) -> Iterator[FoundImage]:
         """Yield the images that it registers, in the order of its memory."""
-        left_kernels, left_bytes, count, rows = _MOST_KERNELS, _MOST_NAMES, 0, 0
+        left_kernels, left_bytes, count, rows = MOST_KERNELS, MOST_NAMES, 0, 0
         targets: dict[int, str | None] = {}
         for start, data in self._memory:
             for match in _ROW.finditer(data):

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.inspection import Availability, CodeForm, InspectedFile, Inspection, Outlook
-from xpucached.inspection import containers, device_code
+from xpucached.inspection import containers, device_code, programs
 from xpucached.inspection.acceptance import cpu_availability, gpu_availability
 from xpucached.inspection.content import Content, Unreadable
 from xpucached.inspection.places import COPIES, SearchedFiles
@@ -107,8 +107,7 @@ class Inspector:
                 place.skipped[COPIES] += 1
                 return None
             self._seen.add(identity)
-        read = functools.cache(functools.partial(device_code.read, content))
-        codes = [read(one.offset, one.size, target=one.target, named=bool(one.kernels)) for one in found]
+        codes = _codes(content, found)
         names = [one.kernels or code.kernels for one, code in zip(found, codes, strict=True)]
         kernels = {kernel for each in names for kernel in each}
         wrong = Counter(one.wrong for one in codes if one.wrong)
@@ -165,6 +164,29 @@ class Inspector:
 
 _OVERLAP: Final = 2
 """So many times the size of a file its images may have together; those that are the same count once."""
+
+_EXPANSION: Final = 100
+"""So many times the size of a file what is read of it may have, unpacked; real images have about ten times theirs."""
+_FEW: Final = 64 << 20
+"""So many bytes it may have in any case."""
+
+
+def _codes(content: Content, found: Sequence[FoundImage]) -> list[DeviceCode]:
+    """Read the images of a file, each once.  Raises `Unreadable` where that would take time or memory without end."""
+    read: dict[tuple[int, int, str, bool], DeviceCode] = {}
+    size = kernels = names = 0
+    for one in found:
+        key = (one.offset, one.size, one.target, bool(one.kernels))
+        if key in read:
+            continue
+        code = read[key] = device_code.read(content, one.offset, one.size, target=one.target, named=bool(one.kernels))
+        size, kernels, names = size + code.size, kernels + len(code.kernels), names + sum(map(len, code.kernels))
+        if size > _EXPANSION * content.size + _FEW:
+            raise Unreadable("its images would be read over and over, or unpacked without end")
+        if kernels > programs.MOST_KERNELS or names > programs.MOST_NAMES:
+            raise Unreadable("its images name more kernels than any program's")
+    return [read[one.offset, one.size, one.target, bool(one.kernels)] for one in found]
+
 
 _REFUSED: Final = "refused"
 _BITS: Final = {

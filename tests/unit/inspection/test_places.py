@@ -183,6 +183,16 @@ def test_a_directory_is_bounded_and_must_hold_together(monkeypatch: pytest.Monke
         ZipArchive(MemoryContent(b"PK\3\4" + bytes(99)))
 
 
+def test_names_of_packages_that_none_has_are_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "one.whl"
+    path.write_bytes(
+        wheel(*((f"{'a' * 60_000}{number}.dist-info/METADATA", b"x") for number in range(3)), ("b.so", b""))
+    )
+    found = places.SearchedFiles()
+    assert list(found.contents(path)) == []
+    assert found.packages == {}
+
+
 def test_a_large_member_goes_to_a_file_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zips, "_IN_MEMORY", 100)
     archive = ZipArchive(MemoryContent(PACKED))

@@ -67,7 +67,7 @@ def test_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unreadable, match="more than 2 images"):
         found(program(*IMAGES))
     monkeypatch.undo()
-    monkeypatch.setattr(programs, "_MOST_KERNELS", 2)
+    monkeypatch.setattr(programs, "MOST_KERNELS", 2)
     with pytest.raises(Unreadable, match="more kernels"):
         found(program(*IMAGES))
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from tests.support.builders import spirv
 from tests.support.device_images import archives, program
 from xpucached.cli.program import main
 from xpucached.errors import NotFound, RequestError
-from xpucached.inspection import containers, devices
+from xpucached.inspection import containers, devices, programs, report
 from xpucached.inspection.content import MemoryContent, Unreadable
 from xpucached.inspection.report import Inspector
 from xpucached.render.inspection import brought, inspection
@@ -121,3 +121,37 @@ def test_images_that_overlap_are_not_read_over_and_over(tmp_path: Path) -> None:
         same += struct.pack("<3Q", rows[0][0], len(image), 6) + b"sycl-s"
     (tmp_path / "overlapping.o").write_bytes(same + image)
     assert not Inspector(devices.asked(["cpu"])).inspect("x", [tmp_path]).unread
+
+
+def bundle(*images: tuple[bytes, int, int]) -> bytes:
+    """What a compiler hands to its linker; of each image its target, and where it lies behind the table."""
+    at = 32 + sum(24 + len(target) for target, _, _ in images)
+    rows = (struct.pack("<3Q", at + offset, size, len(target)) + target for target, offset, size in images)
+    return b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(images)) + b"".join(rows)
+
+
+def test_one_image_for_many_targets_is_not_read_for_each_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_FEW", 0)
+    image = spirv("a") + bytes(1 << 16)
+    file = tmp_path / "one.o"
+    for count, unread in ((20, False), (400, True)):
+        file.write_bytes(bundle(*((b"sycl-t%d-x" % number, 0, len(image)) for number in range(count))) + image)
+        found = Inspector(devices.asked(["cpu"])).inspect("x", [tmp_path])
+        assert found.unread is unread
+        assert ("read over and over" in str(found.notes)) is unread
+
+
+def test_names_of_all_images_of_a_file_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [spirv(*(f"kernel{number}{one}" for one in range(10))) for number in range(10)]
+    places = [(b"sycl-spir64", sum(map(len, some[:number])), len(one)) for number, one in enumerate(some)]
+    (tmp_path / "many.o").write_bytes(bundle(*places) + b"".join(some))
+    (file,) = Inspector(devices.asked(["cpu"])).inspect("x", [tmp_path]).files
+    assert file.kernels == 100
+    for bound in ("MOST_KERNELS", "MOST_NAMES"):
+        monkeypatch.setattr(programs, bound, 99)
+        found = Inspector(devices.asked(["cpu"])).inspect("x", [tmp_path])
+        assert (found.unread, found.files) == (True, ())
+        assert "more kernels than any program" in str(found.notes)
+        monkeypatch.undo()
