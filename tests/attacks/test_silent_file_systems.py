@@ -33,6 +33,7 @@ from xpucached.domain.plans import PrewarmReport
 from xpucached.domain.stores import Store, StoreState
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.domain.workloads import RunSpec
+from xpucached.errors import RequestError
 from xpucached.kinds import sycl
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, cache_files, owners, proofs, survey
@@ -239,6 +240,21 @@ def test_no_run_begins_whose_caches_or_requests_are_away(away: Path, tmp_path: P
         report = asyncio.run(work(catalog))
     # It is put off, and tried again at the next look.
     assert [one.why for one in report.deferred] == [f"the file system of its {what} does not answer: {away}/{what}"]
+
+
+def test_what_is_named_and_away_holds_up_no_start_and_no_replay(away: Path, tmp_path: Path) -> None:
+    config = tmp_path / "xpucached.toml"
+    config.write_text(f'[policy.stores."{away}/store"]\nmax_unused = "1d"\n')
+    settings = loading.load(config, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
+    assert [one.store for one in settings.policy.stores] == [away / "store"]
+
+    async def work(catalog: Catalog) -> None:
+        service = Service(Context(settings, catalog, {}), ProcessStarter({}, INSTANCE))
+        with pytest.raises(RequestError, match="does not answer"):
+            await service.replayer.start(requests.ReplayEntries(driver_root=away / "driver"))
+
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        asyncio.run(work(catalog))
 
 
 def test_many_models_of_a_program_that_is_away_leave_room_to_ask_for_others(

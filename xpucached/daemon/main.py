@@ -48,6 +48,17 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
     return config
 
 
+def _check(config: settings.Settings, *, user: bool) -> int:
+    """Say what is wrong with model files; return the exit status.  Who serves reads them as any other look does."""
+    found, problems = (model_files.models if user else model_files.owners)(config.paths.models)
+    for problem in problems:
+        print(f"xpucached: {safe(problem.message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
+    refused = f", {len(problems)} refused" if problems else ""
+    with arriving():
+        print(f"the configuration is in order; model files: {len(found)}{refused}")  # noqa: T201 - the same
+    return SettingsError.exit if problems else 0
+
+
 def _serve(options: argparse.Namespace, config: settings.Settings, runner: asyncio.Runner) -> None:
     if options.user:
         with memory.loading():
@@ -107,19 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status, serving = 1, False
     try:
         config = _settings(options)
-        if options.user:
-            models, problems = model_files.models(config.paths.models)
-            found = len(models)
-        else:
-            whose, problems = model_files.owners(config.paths.models)
-            found = len(whose)
         if options.check:
-            for problem in problems:
-                print(f"xpucached: {safe(problem.message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
-            refused = f", {len(problems)} refused" if problems else ""
-            with arriving():
-                print(f"the configuration is in order; model files: {found}{refused}")  # noqa: T201 - the same
-            return SettingsError.exit if problems else 0
+            return _check(config, user=options.user)
         _begin_log(config)
         serving = True
         if options.worker:

@@ -132,6 +132,7 @@ class Replayer:
                 raise HostError("this host has no driver to rebuild entries with", hint="see: xpucachectl devices")
             if request.to is not None and not any(one.fingerprint.startswith(request.to) for one in present):
                 raise NotFound(f"no environment {request.to} on this host", hint="see: xpucachectl devices")
+        await real_path_if_any(request.driver_root)
         wish = ReplayRequest(
             await real_paths(request.stores),
             frozenset(request.models),

@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeVar, Union, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields, replace
 
-from xpucached import quantities
+from xpucached import deadlines, quantities
 from xpucached.domain.bounds import UNLIMITED, Duration, NamedBy, Percent, Size, Units, Whole, Window
 from xpucached.domain.models import is_unit
 from xpucached.domain.plans import Limits
@@ -330,7 +330,7 @@ def _limits(name: str, value: object) -> tuple[Limits, ...]:
     mistakes: list[tuple[tuple[str, ...], str]] = []
     for whose, inner in value.items():
         try:
-            whole = Limits(Path(os.path.realpath(absolute(whose)))) if name == "store" else Limits(user=_uid(whose))
+            whole = Limits(_resolved(absolute(whose))) if name == "store" else Limits(user=_uid(whose))
             found.append(replace(whole, **table(keys, inner)))
         except Wrong as error:
             mistakes += [((whose, *place), what) for place, what in error.mistakes]
@@ -339,6 +339,14 @@ def _limits(name: str, value: object) -> tuple[Limits, ...]:
     if mistakes:
         raise Wrong(*mistakes)
     return tuple(found)
+
+
+def _resolved(path: Path) -> Path:
+    """Return a path with its links resolved; as it is written, where its file system does not answer."""
+    try:
+        return deadlines.ask(path, lambda: Path(os.path.realpath(path)))
+    except TimeoutError:
+        return Path(os.path.normpath(path))
 
 
 def _uid(name: str) -> int:

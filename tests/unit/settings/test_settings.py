@@ -542,6 +542,20 @@ def test_each_mistake_stands_in_a_line_of_its_own_where_the_daemon_refuses_to_st
     assert [("ONE" in line, "TWO" in line) for line in said] == [(True, False), (False, True)]
 
 
+@pytest.mark.flow
+def test_the_daemon_starts_whether_or_not_model_files_answer(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read by its looks, which have a deadline for each question."""
+    file.write_text("")
+    served: list[object] = []
+    monkeypatch.setattr(daemon, "_begin_log", lambda _config: None)
+    monkeypatch.setattr(daemon, "_serve", lambda *given: served.append(given))
+    for name in ("models", "owners"):
+        monkeypatch.setattr(model_files, name, lambda *_, **__: pytest.fail("it may wait for ever"))
+
+    assert daemon.main(["--user", "--config", str(file)]) == 0
+    assert served
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
