@@ -1,19 +1,28 @@
-"""A user's daemon gives root a byte of its answer now and then: root waits for it no longer than for any other."""
+"""What a user's daemon gives root comes a byte at a time, or the way to it never ends: root waits for neither."""
 
 from __future__ import annotations
 
+import os
+import queue
+import threading
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.support import silent_filesystem
+from xpucached import sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
+from xpucached.cli import connect
 from xpucached.errors import Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.users import User
+
+PATIENCE: Final = 60.0
+"""Seconds after which somebody is said to wait for ever."""
 
 # For each connection it answers in 20 seconds: only who does not give up waits so long.
 DRIPS: Final = """
@@ -55,3 +64,33 @@ def test_who_answers_a_byte_at_a_time_does_not_hold_root(attacker: User, common:
                 next(client.follow(0)) if follow else client.call(requests.GetHello())
         finally:
             drips.kill()
+
+
+def test_the_way_to_a_user_s_daemon_that_never_answers_does_not_hold_root(
+    attacker: User, common: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = common / "theirs"
+    theirs.mkdir()
+    attacker.owns(theirs)
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def ask() -> None:
+        with pytest.raises(TimeoutError):
+            sockets.connect(theirs / "xpucached/s", owner=attacker.uid, strict=True, timeout=1)
+        # Whoever became root may have kept that user's variables.
+        answers.put(connect._host()._hint)
+
+    with silent_filesystem.mounted(tmp_path / "away") as away:
+        (theirs / "xpucached").symlink_to(away)
+        os.lchown(theirs / "xpucached", attacker.uid, attacker.uid)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(theirs))
+        # In a thread: the kernel lets none go that waits there, until the file system is no more.
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            assert "--user" not in str(answers.get(timeout=PATIENCE))
+        except queue.Empty:
+            pytest.fail("root waits for ever")
+        finally:
+            monkeypatch.undo()
+    asking.join()
