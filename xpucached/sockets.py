@@ -144,23 +144,12 @@ def connect(
     timeout: int = 10,
     strict: bool = False,
 ) -> socket.socket:
-    """Connect to a socket of ours; see `descriptor`.
-
-    Where the owner says what lies at the path (``strict``), the way there may be a link to a file system that never
-    answers: it is not waited for longer than ``timeout`` either.
-    """
+    """Connect to a socket of ours; see `descriptor`."""
     import socket  # noqa: PLC0415 - see above
 
-    def made() -> socket.socket:
-        return socket.socket(
-            fileno=descriptor(path, owner=owner, account=account, kind=kind, timeout=timeout, strict=strict)
-        )
-
-    if not strict:
-        return made()
-    from xpucached import deadlines  # noqa: PLC0415 - see above
-
-    return deadlines.ask(os.fspath(path), made, timeout)
+    return socket.socket(
+        fileno=descriptor(path, owner=owner, account=account, kind=kind, timeout=timeout, strict=strict)
+    )
 
 
 def descriptor(

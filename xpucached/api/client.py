@@ -97,6 +97,27 @@ class _Socket(socket.socket):
         return size
 
 
+_WAY: Final = 10.0
+"""Seconds for the way to a socket that somebody else may have laid."""
+
+
+def connect(path: str | Path, *, owner: int | None = None, strict: bool = False) -> socket.socket:
+    """Connect to a socket of ours; see `sockets.descriptor`.
+
+    Where the owner says what lies at the path (``strict``), the way there may be a link to a file system that never
+    answers: it is not waited for either.
+    """
+
+    def ask() -> socket.socket:
+        return sockets.connect(path, owner=owner, strict=strict)
+
+    if not strict:
+        return ask()
+    from xpucached import deadlines  # noqa: PLC0415 - only root asks so
+
+    return deadlines.ask(os.fspath(path), ask, _WAY)
+
+
 class _Connection(http.client.HTTPConnection):
     def __init__(self, path: Path, owner: int | None, *, strict: bool) -> None:
         super().__init__("localhost", timeout=_PATIENCE)
@@ -107,7 +128,7 @@ class _Connection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         # Kept, because an answer of unknown length takes ``sock`` away with it.
-        connected = sockets.connect(self._path, owner=self._owner, strict=self._strict)
+        connected = connect(self._path, owner=self._owner, strict=self._strict)
         self.sock = self.stream = _Socket(fileno=connected.detach())
         self.sock.settimeout(self.timeout)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached import sockets
-from xpucached.api import host_requests
+from xpucached.api import client, host_requests
 from xpucached.api.client import Client, untrusted
 from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, Untrusted, XpucachedError
 
@@ -182,7 +182,7 @@ def _worker_of(uid: int, largest: int | None = None) -> Client:
 def _runs_one(uid: int) -> bool:
     """Return whether a user runs a daemon.  What stands at its place is the user's word, and may lead anywhere."""
     try:
-        sockets.connect(sockets.own_path(uid), owner=uid, strict=True).close()
+        client.connect(sockets.own_path(uid), owner=uid, strict=True).close()
     except OSError:
         return False
     return True
