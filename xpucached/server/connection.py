@@ -51,6 +51,7 @@ class ConnectionLimits(Struct, frozen=True):
     idle_time: float = 30.0
     write_time: float = 30.0  #: a reader who stops for so long is cut off, and what waited for him is freed
     unread: int = 4 << 20  #: so much may wait for one user's readers before one more who does not read is cut off
+    unread_of_all: int = 32 << 20  #: the same for all together, before who lets most wait is cut off
     per_user: int = 64
     total: int = 512
     heartbeat: float = 15.0
@@ -273,16 +274,31 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Start to lose patience with a client who does not read."""
         super().pause_writing()
-        others = (
-            one.transport.get_write_buffer_size()
-            for one in self.connections
-            if isinstance(one, Connection) and one is not self and one.peer.uid == self.peer.uid
-        )
-        if sum(others) > self.limits.unread:
+        if self._make_room_for_unread():
             self.abort()
             return
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(self.limits.write_time, self.abort)
+
+    def _make_room_for_unread(self) -> bool:
+        """Return whether too much waits for this user's other readers; of all, who lets most wait is cut off."""
+        waiting = {
+            one: one.transport.get_write_buffer_size()
+            for one in self.connections
+            if isinstance(one, Connection) and one is not self
+        }
+        held: Counter[int] = Counter()
+        for one, size in waiting.items():
+            held[one.peer.uid] += size
+        if held[self.peer.uid] > self.limits.unread:
+            return True
+        left = held.total()
+        for one in sorted(waiting, key=lambda one: (held[one.peer.uid], waiting[one]), reverse=True):
+            if left <= self.limits.unread_of_all:
+                break
+            left -= waiting[one]
+            one.abort()
+        return False
 
     def resume_writing(self) -> None:
         """Regain it."""

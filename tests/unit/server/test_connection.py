@@ -435,8 +435,25 @@ def test_so_much_may_wait_for_one_user(door: Door, uid: int, less: int, *, stays
     assert (first.connected(), second.connected()) == (True, stays)
 
 
+def test_where_too_much_waits_for_all_together_who_lets_most_wait_is_cut_off(door: Door) -> None:
+    few, *many = (door.connect() for _ in range(3))
+    for one, uid in ((few, ANOTHER + 1), *((one, ANOTHER) for one in many)):
+        one.ask(f"/{LONG}")
+        door.give(one, uid)
+    waits = [one.connection.transport.get_write_buffer_size() for one in (few, *many)]
+    for room, stay in ((sum(waits), [True, True, True]), (sum(waits) - 1, [True, False, True])):
+        door.limit(unread_of_all=room)
+        last = door.connect()
+        last.ask(f"/{LONG}")
+        assert last.connected()
+        connected = [one.connected() for one in (few, *many)]
+        assert sorted(connected) == sorted(stay)
+        assert connected[0]
+        last.hang_up()
+
+
 def test_what_waits_for_oneself_alone_is_not_counted(door: Door) -> None:
-    door.limit(unread=0)
+    door.limit(unread=0, unread_of_all=0)
     client = door.connect()
     client.ask(f"/{LONG}")
 
