@@ -275,17 +275,27 @@ def sign(layout: LayoutWriter, subjects: Sequence[Descriptor], key: SigningKey) 
 def signatures(bundle: Bundle) -> list[bytes]:
     """Return all signatures that lie beside a bundle, each once.  Raises `BadBundle` for blobs that are damaged."""
     found: dict[str, bytes] = {}
+    told = 0
     for one in bundle.roots:
         if one.media_type != words.MANIFEST or len(found) >= words.MOST_MEMBERS:
             continue
+        told = _counted(bundle, told + one.size)
         manifest = parsed(bundle.layout.json(one))
         layers = manifest.get("layers")
         if manifest.get("artifactType") != SIGNATURE or not isinstance(layers, list) or len(layers) != 1:
             continue
         layer = descriptor(layers[0])
         if layer.media_type == SIGNATURE and layer.digest not in found:
+            told = _counted(bundle, told + layer.size)
             found[layer.digest] = bundle.layout.json(layer)
     return list(found.values())
+
+
+def _counted(bundle: Bundle, told: int) -> int:
+    # All of it is read for each member.
+    if told > words.LARGEST_JSON:
+        raise BadBundle(f"what signs {bundle.layout.path} has more than {words.LARGEST_JSON} bytes")
+    return told
 
 
 def verify(

@@ -11,7 +11,7 @@ import pytest
 from tests.support import bundles
 from tests.support.builders import spirv, sycl_target
 from tests.support.bundles import TARGET, packed, tar
-from xpucached.bundle import archive, layout, members, words
+from xpucached.bundle import archive, layout, members, trust, words
 from xpucached.bundle.trust import SignatureVerdict
 from xpucached.bundling import signing
 from xpucached.bundling.inspecting import check
@@ -193,6 +193,28 @@ def test_what_a_few_bytes_say_is_not_held_for_each_of_many_members(tmp_path: Pat
 
     with pytest.raises(BadBundle, match="say more than"):
         read(bundles.write(tmp_path, files))
+
+
+def test_what_signs_a_bundle_is_bounded_together_as_it_is_read_for_each_member(tmp_path: Path) -> None:
+    files = bundles.layout()
+    roots = json.loads(files["index.json"])["manifests"]
+    for number in range(3):
+        row: dict[str, object] = {}
+        for content in ({}, {"artifactType": trust.SIGNATURE, "layers": [row]}):
+            data = json.dumps({**content, "pad": f"{number}" * (words.LARGEST_JSON // 5)}).encode()
+            digest = hashlib.sha256(data).hexdigest()
+            files[f"blobs/sha256/{digest}"] = data
+            row |= {"mediaType": trust.SIGNATURE, "digest": f"sha256:{digest}", "size": len(data)}
+        roots.append({**row, "mediaType": words.MANIFEST})
+    for count in (3, 4):
+        files["index.json"] = json.dumps({"manifests": roots[:count]}).encode()
+        bundle = members.opened(bundles.write(tmp_path, files))
+        with bundle.layout:
+            if count == 3:
+                assert len(trust.signatures(bundle)) == 2
+            else:
+                with pytest.raises(BadBundle, match="what signs"):
+                    signing.signed_view(bundle)
 
 
 def test_an_archive_of_folders_without_end_comes_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
