@@ -8,7 +8,17 @@ import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from pathlib import Path
+
+
+def stream(descriptor: int) -> BufferedReader:
+    """Return what reads a file that is open, and closes it.  Raises OSError for a directory, and closes that, too."""
+    try:
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def read(path: Path, largest: int, *, anybodys: bool = False) -> bytes:
@@ -18,7 +28,7 @@ def read(path: Path, largest: int, *, anybodys: bool = False) -> bytes:
     ``anybodys`` is for who can tell by the content that it is what was written.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    with stream(descriptor) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.ENXIO, "no regular file", str(path))

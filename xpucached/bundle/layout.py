@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, Final, Self, cast
 
 from msgspec import Struct, field
 
-from xpucached import messages
+from xpucached import messages, state_files
 from xpucached.bundle import archive, words
 from xpucached.errors import BadBundle, NotFound
 
@@ -184,13 +184,12 @@ class LayoutReader:
                 for part in name.split("/")[:-1]:
                     here = os.open(part, _READ | os.O_DIRECTORY, dir_fd=here)
                     stack.callback(os.close, here)
-                file_descriptor = os.open(name.rpartition("/")[2], _READ, dir_fd=here)
+                file = stack.enter_context(state_files.stream(os.open(name.rpartition("/")[2], _READ, dir_fd=here)))
             except OSError as error:
                 if error.errno == errno.ENOENT:
                     raise BadBundle(f"{self.path} is no bundle, or not whole: {name} is missing") from error
                 raise BadBundle(f"{name} of the bundle cannot be read: {error.strerror}") from error
-            file = stack.enter_context(os.fdopen(file_descriptor, "rb"))
-            status = os.fstat(file_descriptor)
+            status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise BadBundle(f"{name} of the bundle is no file")
             yield file, status.st_size

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from xpucached import state_files
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
@@ -136,7 +138,7 @@ def open_to_others(found: os.stat_result) -> str:
 def text(folder: int, name: str) -> str:
     """Read a small file that nobody else can write.  Raises OSError and ValueError."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
+    with state_files.stream(descriptor) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             raise ValueError("it is no file, or too large")

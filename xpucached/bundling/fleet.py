@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from xpucached import messages
+from xpucached import messages, state_files
 from xpucached.bundle import members
 from xpucached.bundling import drivers
 from xpucached.bundling.signing import verdict
@@ -124,11 +124,11 @@ def _shown(name: str) -> str:
 
 def _content(path: Path, more: int = 0) -> bytes | str:
     try:
-        descriptor = os.open(path, _READ | more)
+        file = state_files.stream(os.open(path, _READ | more))
     except OSError as error:
         return f"it cannot be opened: {error.strerror}"
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return "it is no file"
         try:
             data = file.read(_LARGEST_FILE + 1)

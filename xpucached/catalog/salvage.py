@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached import state_files
 from xpucached.catalog import models, opening, soundness
 from xpucached.catalog.history_tables import DAYS, WARMTH
 from xpucached.catalog.tables import MODELS
@@ -118,7 +119,7 @@ def incomplete(path: Path) -> str:
     note = path.with_name(path.name + _NOTE)
     try:
         descriptor = os.open(note, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        with state_files.stream(descriptor) as file:
             lines = file.read(_LONGEST).decode("utf-8", "replace").splitlines()
         for name, _, message in [line.partition("\t") for line in reversed(lines)]:
             if name.startswith(path.name) and "/" not in name and os.path.lexists(path.with_name(name)):

@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from msgspec import Struct, field
 
-from xpucached import messages
+from xpucached import messages, state_files
 from xpucached.domain.workloads import is_loopback
 
 _LARGEST: Final = 4 << 20
@@ -44,7 +44,7 @@ def read(path: str, base: str) -> tuple[ServerRequest, ...]:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - its descriptor
+        with state_files.stream(descriptor) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise BadRequestsFile(f"{path}: expected a file of requests")
             content = file.read(_LARGEST + 1)

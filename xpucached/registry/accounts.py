@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from xpucached import messages
+from xpucached import messages, state_files
 from xpucached.errors import RegistryDenied
 from xpucached.processes import credential_helper
 
@@ -65,13 +65,13 @@ def account(of: Reference, environ: Mapping[str, str]) -> Account | None:
 
 def _read(path: Path) -> dict[str, Json] | None:
     try:
-        descriptor = os.open(path, _READ)
+        file = state_files.stream(os.open(path, _READ))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise RegistryDenied(f"{path} with accounts for registries cannot be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
+    with file:
+        status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise RegistryDenied(f"{path} is no file: accounts for registries are not read from there")
         if status.st_uid not in {0, os.geteuid()} or status.st_mode & _WRITABLE:
