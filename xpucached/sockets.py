@@ -259,6 +259,22 @@ def enter(path: str, trusted: Trusted) -> tuple[int, str]:
     return here, name
 
 
+def is_there(path: str) -> bool:
+    """Return whether something is at a path to which the way is root's or ours; no other way is gone to its end.
+
+    The variables that say where may be those of whoever became root, and lead into that user's directories.
+    """
+    try:
+        folder, name = enter(path, Trusted())
+        try:
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+        finally:
+            os.close(folder)
+    except OSError:
+        return False
+    return True
+
+
 def check_way(path: str, trusted: Trusted) -> None:
     """See that nobody else can have put anything at a path, nor can before we do; it need not be there yet.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -14,7 +15,7 @@ from xpucached import sockets
 from xpucached.api import client as api_client
 from xpucached.api import requests
 from xpucached.api.client import Client
-from xpucached.cli import connect
+from xpucached.cli import connect, inspecting
 from xpucached.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def test_the_way_to_a_user_s_daemon_that_never_answers_does_not_hold_root(
     attacker.owns(theirs)
     way = theirs / "xpucached/xpucached.sock"
     monkeypatch.setattr(sockets, "own_path", lambda _uid: str(way))
+    monkeypatch.setattr(sockets, "PUBLIC", str(tmp_path / "none"))
+    monkeypatch.setattr(sockets, "ADMIN", str(tmp_path / "none"))
+    monkeypatch.delenv("XPUCACHED_SOCKET", raising=False)
     monkeypatch.setattr(api_client, "_WAY", 1.0)
     answers: queue.SimpleQueue[object] = queue.SimpleQueue()
 
@@ -83,7 +87,8 @@ def test_the_way_to_a_user_s_daemon_that_never_answers_does_not_hold_root(
         with Client(way, owner=attacker.uid, strict=True) as client, pytest.raises(Unavailable):
             client.call(requests.GetHello())
         # Whoever became root may have kept that user's variables.
-        answers.put((runs, "--user" in connect._host()._hint))
+        listens = inspecting._somebody_listens(Namespace(socket=None))
+        answers.put((runs, "--user" in connect._host()._hint, listens))
 
     with silent_filesystem.mounted(tmp_path / "away") as away:
         (theirs / "xpucached").symlink_to(away)
@@ -93,7 +98,7 @@ def test_the_way_to_a_user_s_daemon_that_never_answers_does_not_hold_root(
         asking = threading.Thread(target=ask)
         asking.start()
         try:
-            assert answers.get(timeout=PATIENCE) == (False, False)
+            assert answers.get(timeout=PATIENCE) == (False, False, False)
         except queue.Empty:
             pytest.fail("root waits for ever")
         finally:

@@ -125,15 +125,9 @@ def whose(verb: str) -> XpucachedError:
 
 def _host() -> Client:
     hint = _start_it()
-    # Where it is may be said by the variables of whoever became root, and be a directory of that user's: the way is
-    # gone no further than it is ours.
-    with contextlib.suppress(sockets.NoRuntimeDirectory, OSError):
-        folder, name = sockets.enter(sockets.socket_path(user=True, environ=os.environ), sockets.Trusted())
-        try:
-            os.stat(name, dir_fd=folder, follow_symlinks=False)
-        finally:
-            os.close(folder)
-        hint += "; or ask your own: xpucachectl --user"
+    with contextlib.suppress(sockets.NoRuntimeDirectory):
+        if sockets.is_there(sockets.socket_path(user=True, environ=os.environ)):
+            hint += "; or ask your own: xpucachectl --user"
     return Client(_door(), hint=hint)
 
 

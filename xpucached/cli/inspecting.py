@@ -56,9 +56,11 @@ def run(options: Namespace) -> int:
 def _somebody_listens(options: Namespace) -> bool:
     """Return whether there may be a daemon to ask, which knows more than the files."""
     paths = [options.socket, os.environ.get("XPUCACHED_SOCKET"), sockets.PUBLIC, sockets.ADMIN]
+    if any(os.path.exists(path) for path in paths if path):  # noqa: PTH110 - who may not look gets no error
+        return True
     with suppress(sockets.NoRuntimeDirectory):
-        paths.append(sockets.socket_path(user=True, environ=os.environ))
-    return any(os.path.exists(path) for path in paths if path)  # noqa: PTH110 - who may not look gets no error
+        return sockets.is_there(sockets.socket_path(user=True, environ=os.environ))
+    return False
 
 
 def _shown(*, quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
