@@ -19,6 +19,7 @@ import sys
 import sysconfig
 import threading
 import time
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -336,12 +337,16 @@ def test_a_python_of_ours_has_nothing_but_the_standard_library_on_its_path(tmp_p
     assert sysconfig.get_paths()["purelib"] not in paths
 
 
+MARK: Final = f"MARK={uuid.uuid4()}"
+"""What the children of these tests have among their variables; not those of another run on this host."""
+
+
 def marked() -> list[int]:
     """Return the processes that the child of a test has left."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"MARK=whatever" in (entry / "environ").read_bytes():
+            if MARK.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
 
@@ -362,7 +367,7 @@ def marked() -> list[int]:
 )
 def test_whatever_a_child_does_the_question_comes_to_an_end(script: str, words: str) -> None:
     seconds = 2.0 if "in time" in words else 60.0
-    variables = {"PATH": "/usr/bin:/bin", "MARK": "whatever"}
+    variables = {"PATH": "/usr/bin:/bin", "MARK": MARK.removeprefix("MARK=")}
     done = child.run(["/bin/sh", "-c", script], variables=variables, seconds=seconds)
     assert done.words == words
     if "setsid" in script:
