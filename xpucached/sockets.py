@@ -104,6 +104,7 @@ _STICKY, _OTHERS_WRITE, _EVERYBODY_WRITES = 0o1000, 0o022, 0o002
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # as many as the kernel follows
 _UCRED = 12
+_PASS_RIGHTS = 83  # SO_PASSRIGHTS, which the module does not name
 _ELOOP, _ENOTDIR, _ENOENT = 40, 20, 2
 
 
@@ -176,6 +177,7 @@ def descriptor(
     folder, name = enter(path, trusted)
     one = _socket.socket(_socket.AF_UNIX, kind | _socket.SOCK_CLOEXEC)
     try:
+        refuse_descriptors(one)
         # A socket with a timeout of Python's would not wait at all where the listener's queue is full.
         for side in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
             one.setsockopt(_socket.SOL_SOCKET, side, timeout.to_bytes(8, sys.byteorder) + bytes(8))
@@ -194,6 +196,17 @@ def descriptor(
     finally:
         os.close(folder)
     return one.detach()
+
+
+def refuse_descriptors(one: _socket.socket) -> None:
+    """Let nobody send descriptors to a socket, nor to those that it accepts: to close one may take for ever.
+
+    Linux can do that since 6.16; before, nothing is done.
+    """
+    try:  # noqa: SIM105 - contextlib takes long to load
+        one.setsockopt(_socket.SOL_SOCKET, _PASS_RIGHTS, 0)
+    except OSError:
+        pass
 
 
 def peer(one: _socket.socket) -> tuple[int, int, int]:

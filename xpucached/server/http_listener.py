@@ -9,6 +9,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Protocol
 
+from xpucached import sockets
 from xpucached.api.endpoints import Right
 from xpucached.errors import Denied
 from xpucached.server.connection import FOREIGN, Connection, ConnectionLimits, ConnectionPool, configuration
@@ -76,6 +77,7 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         make = functools.partial(Connection, config, self._places, {})
         for one in given:
+            sockets.refuse_descriptors(one)
             if one.family != socket.AF_UNIX:
                 listener = await loop.create_server(make, sock=one, backlog=BACKLOG)
             # Since 3.13 asyncio would remove the file on close; a socket of systemd's is not ours to remove.

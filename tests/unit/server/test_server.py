@@ -27,7 +27,7 @@ from starlette.applications import Starlette
 
 from tests.support import histories
 from tests.support.api_stub import NASTY, NOW, Running, Standin, make_entry, running
-from xpucached import __version__
+from xpucached import __version__, sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Right
@@ -358,6 +358,21 @@ def test_the_peer_is_who_the_kernel_says(short_dir: Path) -> None:
 
     assert {uid for uid, _ in asked} == {os.geteuid()}
     assert Right.CHANGE in {right for _, right in asked}
+
+
+def test_nobody_is_sent_a_descriptor_which_it_may_take_for_ever_to_close(short_dir: Path) -> None:
+    with running(short_dir) as one, socket.socket(socket.AF_UNIX) as client, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(short_dir / "another"))
+        listener.listen()
+        with sockets.connect(short_dir / "another"), listener.accept()[0] as answering:
+            client.connect(str(one.path))
+            try:
+                client.getsockopt(socket.SOL_SOCKET, sockets._PASS_RIGHTS)
+            except OSError:
+                pytest.skip("this kernel is older than 6.16, and lets everybody")
+            for end in (client, answering):
+                with pytest.raises(PermissionError):
+                    socket.send_fds(end, [b"x"], [listener.fileno()])
 
 
 def test_who_may_only_read_sees_no_secrets(short_dir: Path) -> None:
