@@ -233,7 +233,7 @@ class Client:
         if method != "GET":
             # The daemon closes idle connections, and a change must not be sent twice: so never over an old one.
             connection.close()
-        for last in (False, True):
+        while True:
             fresh = connection.sock is None
             try:
                 # Who refuses early may close before we have sent all; the refusal is there to be read all the same.
@@ -252,9 +252,8 @@ class Client:
                 raise errors.Denied(message, hint="ask the owner of the daemon, or start your own") from error
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                if last or fresh or isinstance(error, TimeoutError):
+                if fresh or isinstance(error, TimeoutError):
                     raise self._unavailable(error) from error
-        raise AssertionError
 
     def _end(self, patience: float) -> float | None:
         """Return until when all has to be there that is asked for now; None if there is no such time."""
@@ -271,7 +270,7 @@ class Client:
         if isinstance(error, _CUT_OFF):
             message = f"the daemon on {self._path} ended before it answered: whether it did what was asked is not known"
             return errors.Restarted(message, hint="see how it stands, and ask again: xpucachectl status --wait")
-        if isinstance(error, OSError) and not isinstance(error, http.client.HTTPException):
+        if isinstance(error, OSError):
             return errors.Unavailable(f"no daemon answers on {self._path}: {error}", hint=self._hint)
         return errors.Unavailable(f"what answers on {self._path} is not xpucached: {type(error).__name__}")
 

@@ -44,9 +44,9 @@ class Endpoint(Struct, frozen=True):
     method: Literal["GET", "POST", "DELETE"]
     path: str
     request: type[Request[object]]
-    right: Right = Right.READ
-    status: int = 200
-    location: str | None = None  #: where the thing made can be found; braces name fields of the reply
+    right: Right
+    status: int
+    location: str | None  #: where the thing made can be found; braces name fields of the reply
 
     @property
     def reply(self) -> object:

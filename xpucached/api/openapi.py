@@ -80,7 +80,7 @@ def _operation(row: Endpoint, request: Schema, reply: Schema) -> Schema:
             {
                 "name": name,
                 "in": "path" if name in row.placeholders else "query",
-                "required": name in row.placeholders or name in required,
+                "required": name in required,
                 "schema": dict(one),
             }
             for name, one in properties.items()

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from xpucached import codec, errors, sockets
+from xpucached import codec, deadlines, errors, sockets
 from xpucached.api import client, requests
 from xpucached.api.client import Client
 from xpucached.domain.names import JobId, ModelName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 OK = b'{"api": 1, "data": {"api": 1, "version": "7"}}'
 HELLO = requests.Hello(1, "7")
@@ -84,11 +84,14 @@ def path(short_dir: Path) -> Path:
 
 
 def test_an_answer_comes_as_the_value_that_it_is(path: Path) -> None:
-    with Listener(path, [answer(OK), answer(OK)]) as there, Client(path) as asks:
+    with Listener(path, [answer(OK)] * 3) as there, Client(path) as asks:
         assert asks.call(requests.GetHello()).value == HELLO
         assert asks.call(requests.GetHello()).data == {"api": 1, "version": "7"}
+        assert there.connections == 1
+        # The daemon may close an old connection at any moment, and a change must not be sent twice.
+        asks.call(requests.ScanStores())
+        assert there.connections == 2
         asks.close()
-    assert there.connections == 1
     assert there.heard[0].startswith(b"GET /v1 HTTP/1.1\r\n")
     assert b"Content-Type" not in there.heard[0]
 
@@ -128,9 +131,11 @@ def test_an_answer_is_bounded_to_its_last_byte_and_value(path: Path) -> None:
     with (
         Listener(path, [answer(OK)]),
         Client(path, largest=len(OK) - 1) as asks,
-        pytest.raises(errors.XpucachedError, match=f"more than {len(OK) - 1} bytes"),
     ):
-        asks.call(requests.GetHello())
+        with pytest.raises(errors.XpucachedError, match=f"more than {len(OK) - 1} bytes"):
+            asks.call(requests.GetHello())
+        # What is left of it would be taken for the beginning of the next.
+        assert asks._connection.sock is None
     path.unlink()
     with Listener(path, [answer(OK)]), Client(path, most=3) as asks:
         assert asks.call(requests.GetHello()).value == HELLO
@@ -143,6 +148,78 @@ def test_an_answer_is_bounded_to_its_last_byte_and_value(path: Path) -> None:
         asks.call(requests.GetHello())
 
 
+def test_an_answer_may_be_so_deep_and_name_files_that_are_no_text(path: Path) -> None:
+    asks = Client(path)
+    for depth, fits in ((39, True), (40, False)):
+        text = b'{"data": %s%s}' % (depth * b"[", depth * b"]")
+        with contextlib.nullcontext() if fits else pytest.raises(errors.Unavailable, match="not xpucached's"):
+            asks.read(requests.GetHello(), text)
+    named = asks.read(requests.GetHello(), b'{"data": {"api": 1, "version": "\\udcff"}}')
+    assert named.value.version == "\udcff"
+
+
+def test_so_much_may_come_until_so_long_whatever_http_says() -> None:
+    ours, theirs = socket.socketpair()
+    with client._Socket(fileno=ours.detach()) as one, theirs:
+        one.left = 3
+        theirs.sendall(b"abcd")
+        assert one.recv_into(bytearray(3)) == 3
+        with pytest.raises(OSError, match="more came than an answer may have"):
+            one.recv_into(bytearray(3))
+        one.end = 0.0
+        with pytest.raises(TimeoutError):
+            one.recv_into(bytearray(3))
+        assert one.gettimeout() == 0.001
+
+
+def test_besides_an_answer_a_head_may_come_and_each_question_has_its_own_patience(path: Path) -> None:
+    said = answer(OK)
+    with Listener(path, [said] * 3), Client(path, largest=1000) as asks:
+        asks.call(requests.GetHello())
+        stream = asks._connection.stream
+        assert stream is not None
+        assert (stream.gettimeout(), stream.left) == (60, 1000 + (64 << 10) - len(said))
+        asks.call(requests.WaitJob(id=JobId("3"), timeout=7.0))
+        assert stream.gettimeout() == 67
+        asks.call(requests.GetHello())
+        assert (stream.gettimeout(), stream.left) == (60, 1000 + (64 << 10) - len(said))
+
+
+def test_who_is_silent_over_an_old_connection_is_asked_once(path: Path) -> None:
+    with Listener(path, [answer(OK), b"", answer(OK)]), Client(path) as asks:
+        asks.call(requests.GetHello())
+        asks._patience = 0.05
+        with pytest.raises(errors.Unavailable, match="does not answer"):
+            asks.call(requests.GetHello())
+
+
+def test_what_is_left_of_an_answer_that_did_not_come_is_not_taken_for_the_next(path: Path) -> None:
+    with Listener(path, [answer(OK, length=len(OK) + 1)]), Client(path, patience=0.2) as asks:
+        with pytest.raises(errors.Unavailable, match="does not answer"):
+            asks.call(requests.GetHello())
+        assert asks._connection.sock is None
+
+
+def test_the_way_to_a_socket_is_waited_for_where_another_may_have_laid_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, float]] = []
+
+    def ask(place: object, question: Callable[[], socket.socket], seconds: float) -> socket.socket:
+        asked.append((place, seconds))
+        return question()
+
+    monkeypatch.setattr(deadlines, "ask", ask)
+    with Listener(path, [answer(OK)] * 3):
+        client.connect(path).close()
+        with Client(path) as asks:
+            asks.call(requests.GetHello())
+        assert asked == []
+        with Client(path, owner=os.geteuid(), strict=True) as asks:
+            asks.call(requests.GetHello())
+        assert asked == [(str(path), 10)]
+
+
 @pytest.mark.parametrize(("owner", "bounded"), [("nobody", False), ("self", False), ("other", True)])
 def test_what_another_user_answers_is_bounded_more_tightly(
     path: Path,
@@ -151,6 +228,13 @@ def test_what_another_user_answers_is_bounded_more_tightly(
     bounded: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     us = os.geteuid()
+    with monkeypatch.context() as patched:
+        if owner == "other":
+            patched.setattr(os, "geteuid", lambda: us + 1)
+        asks = Client(path, owner=None if owner == "nobody" else us)
+        assert (asks._largest, asks._most) == ((32 << 20, 1_000_000) if bounded else (256 << 20, None))
+        # All of it has to come in time, too.
+        assert (asks._end(1.0) is not None) == bounded
     monkeypatch.setattr(client, "_LARGEST_OF_OTHERS", len(OK) - 1)
     with Listener(path, [answer(OK)]):
         if owner == "other":
@@ -245,16 +329,19 @@ def test_who_asks_for_another_user_asks_the_host_daemon(path: Path) -> None:
 
 
 def test_who_does_not_answer_is_told_with_what_helps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(errors.Unavailable, match=r"^no daemon answers on ") as absent:
-        Client(path, hint="start it").call(requests.GetHello())
-    assert absent.value.hint == "start it"
+    # Whoever asks again is told the same.
+    asks = Client(path, hint="start it", source="from a variable")
+    for _ in range(2):
+        with pytest.raises(errors.Unavailable, match=r"^no daemon answers on ") as absent:
+            asks.call(requests.GetHello())
+        assert absent.value.hint == "start it"
 
     with (
         Listener(path, [b"SSH-2.0\r\n"], drop=True),
-        Client(path) as asks,
+        Client(path) as other,
         pytest.raises(errors.Unavailable, match="is not xpucached: BadStatusLine"),
     ):
-        asks.call(requests.GetHello())
+        other.call(requests.GetHello())
 
     def raises(error: OSError) -> None:
         def connect(*_: object, **__: object) -> None:
@@ -262,16 +349,18 @@ def test_who_does_not_answer_is_told_with_what_helps(path: Path, monkeypatch: py
 
         monkeypatch.setattr(sockets, "connect", connect)
 
-    raises(PermissionError())
-    with pytest.raises(errors.Denied, match="you may not open"):
-        Client(path).call(requests.GetHello())
-    raises(sockets.UntrustedPeer("another's", "remove it"))
-    with pytest.raises(errors.Untrusted, match="another's") as untrusted:
-        Client(path, source="from a variable").call(requests.GetHello())
-    assert untrusted.value.hint == "from a variable; remove it"
+    for _ in range(2):
+        raises(PermissionError())
+        with pytest.raises(errors.Denied, match="you may not open"):
+            asks.call(requests.GetHello())
+    for _ in range(2):
+        raises(sockets.UntrustedPeer("another's", "remove it"))
+        with pytest.raises(errors.Untrusted, match="another's") as untrusted:
+            asks.call(requests.GetHello())
+        assert untrusted.value.hint == "from a variable; remove it"
     raises(OSError(5, "broken"))
     with pytest.raises(errors.Unavailable, match=r"no daemon answers on .*broken"):
-        Client(path).call(requests.GetHello())
+        asks.call(requests.GetHello())
 
 
 def stream(*lines: bytes) -> bytes:
@@ -292,11 +381,21 @@ def test_events_come_line_by_line_without_the_heartbeat(path: Path) -> None:
     assert list(events(path, b'{"a": 1}\n', b"\n", b"  \n", b'{"b": 2}\n')) == ['{"a": 1}', '{"b": 2}']
 
 
-@pytest.mark.parametrize("line", [b'{"a": "\xc3\xa4"}\n', b"x" * 41 + b"\n"])
+def test_each_event_may_have_so_many_bytes(path: Path) -> None:
+    with Listener(path, [stream(b"1\n", b"2\n")]), Client(path) as asks:
+        lines = asks.follow(0)
+        for line in ("1", "2"):
+            assert next(lines) == line
+            assert asks._connection.stream is not None
+            # All of it came with the head.
+            assert asks._connection.stream.left == (4 << 20) + (64 << 10)
+
+
+@pytest.mark.parametrize("line", [b'{"a": "\xc3\xa4"}\n', b"x" * 40 + b"\n"])
 def test_what_is_no_event_ends_the_stream(path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
     monkeypatch.setattr(client, "_LONGEST_LINE", 40)
-    found = events(path, b"x" * 38 + b"\n", line)
-    assert next(found) == "x" * 38
+    found = events(path, b"x" * 39 + b"\n", line)
+    assert next(found) == "x" * 39
     with pytest.raises(errors.Unavailable, match="what came is no event"):
         next(found)
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import fields, replace
 
+from xpucached import codec
 from xpucached.api import client, endpoints, host_requests, imports, intake, looking, openapi, requests
 from xpucached.api.endpoints import Right, row
 from xpucached.domain.bundles import MadeEntry
 from xpucached.domain.jobs import Job
-from xpucached.domain.names import EntryKey, KindName, ModelName
+from xpucached.domain.names import EntryKey, JobId, KindName, ModelName
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import RequestError
 
@@ -28,7 +29,7 @@ ROWS = tuple({one.path + one.method: one for one in (*requests.ENDPOINTS, *host_
 
 LONG = ModelName("a" * 200)
 MADE = MadeEntry(KindName("sycl"), Path("/s"), EntryKey("1"), "", "")
-NOTED: Mapping[str, object] = {"bundle": f"sha256:{64 * '0'}"}
+DIGEST = f"sha256:{64 * '0'}"
 ENTRIES, MODEL, RUNS = requests.ListEntries, requests.AddModel, requests.ListRuns
 
 BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]] = [
@@ -65,6 +66,7 @@ BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]]
     (requests.PrewarmModels, {"models": ("a",)}, {"models": ("a",), "all": True}),
     (requests.PrewarmModels, {"models": ("a", "b") * 500}, {"models": ("a",) * 1001}),
     (requests.PrewarmModels, {"models": (LONG,)}, {"models": (LONG + "a",)}),
+    (requests.EvictEntries, {"refs": ("00",)}, {"refs": ("00", "x")}),
     (requests.EvictEntries, {"plan": "00"}, {"plan": "0x"}),
     (requests.EvictEntries, {"plan": "00"}, {"plan": "00", "dry_run": True}),
     (requests.EvictEntries, {"plan": "00"}, {"plan": "00", "refs": ("00",)}),
@@ -81,24 +83,47 @@ BOUNDS: list[tuple[type[Request[object]], dict[str, object], dict[str, object]]]
     (requests.ReplayEntries, {"driver_root": Path("/d")}, {"driver_root": Path("d")}),
     (requests.ReplayEntries, {"into": Path("/d")}, {"into": Path("d")}),
     (requests.ReplayEntries, {"driver_cache": Path("/d")}, {"driver_cache": Path("d")}),
-    (imports.NoteImport, {"bundle": f"sha256:{64 * '0'}", "made": ()}, {"bundle": "sha256:0", "made": ()}),
-    (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=-1),)}),
-    (imports.NoteComing, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=-1),)}),
-    (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, input_size=1 << 63),)}),
-    (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, seconds=-0.1),)}),
-    (imports.NoteImport, {**NOTED, "made": (MADE,)}, {**NOTED, "made": (replace(MADE, seconds=1e300),)}),
-    (imports.NoteImport, {**NOTED, "made": imports.MOST * (MADE,)}, {**NOTED, "made": (imports.MOST + 1) * (MADE,)}),
-    (imports.NoteImport, {**NOTED, "made": (), "signer": 200 * "k"}, {**NOTED, "made": (), "signer": 201 * "k"}),
+    (imports.NoteImport, {"bundle": DIGEST}, {"bundle": "sha256:0"}),
+    (imports.NoteImport, {"made": (MADE,)}, {"made": (replace(MADE, input_size=-1),)}),
+    (imports.NoteComing, {"made": (MADE,)}, {"made": (replace(MADE, input_size=-1),)}),
+    (imports.NoteImport, {"made": (replace(MADE, seconds=0.0),)}, {"made": (replace(MADE, seconds=-0.1),)}),
+    (imports.NoteImport, {"made": (replace(MADE, input_size=0),)}, {"made": (replace(MADE, input_size=1 << 50),)}),
+    (
+        imports.NoteImport,
+        {"made": (replace(MADE, input_size=(1 << 50) - 1),)},
+        {"made": (replace(MADE, input_size=1 << 51),)},
+    ),
+    (imports.NoteImport, {"made": (replace(MADE, seconds=1e9),)}, {"made": (replace(MADE, seconds=1e9 + 1),)}),
+    (imports.NoteImport, {"made": (MADE,)}, {"made": (replace(MADE, store=Path("s")),)}),
+    (imports.NoteImport, {"made": (MADE,)}, {"made": (MADE, replace(MADE, store=Path("/\0")))}),
+    (imports.NoteImport, {"made": 1000 * (MADE,)}, {"made": 1001 * (MADE,)}),
+    (imports.NoteImport, {"signer": 200 * "k"}, {"signer": 201 * "k"}),
+    (imports.NoteImport, {"signing_key": DIGEST}, {"signing_key": DIGEST[:-1]}),
+    (imports.NoteImport, {"digests": 256 * (DIGEST,)}, {"digests": 257 * (DIGEST,)}),
+    (imports.NoteImport, {"digests": (DIGEST,)}, {"digests": (DIGEST, f"{DIGEST}0")}),
     (requests.ScanStores, {"stores": (Path("/s"),)}, {"stores": (Path("s"),)}),
     (requests.WaitJob, {"timeout": 0.0}, {"timeout": -0.1}),
     (requests.WaitJob, {"timeout": 300.0}, {"timeout": 300.1}),
     (looking.ListEvents, {"since": 0}, {"since": -1}),
+    (looking.ListEvents, {"wait": 0.0}, {"wait": -0.1}),
+    (looking.ListEvents, {"wait": 60.0}, {"wait": 60.1}),
+    (looking.ListEvents, {"follow": True}, {"follow": True, "wait": 0.1}),
+    (looking.GetUsage, {"top": 0}, {"top": -1}),
+    (looking.GetUsage, {"top": 100}, {"top": 101}),
+    (looking.ListDays, {"since": ""}, {"since": "0"}),
+    (looking.ListDays, {"since": "2026-02-28"}, {"since": "2026-02-29"}),
+    (looking.ListDays, {"until": "2026-11-22"}, {"until": "20261122"}),
+    (looking.ListWarmth, {"limit": 1}, {"limit": 0}),
+    (looking.ListWarmth, {"limit": 1000}, {"limit": 1001}),
+    (looking.SeeShifts, {"models": 1000 * ("a",)}, {"models": 1001 * ("a",)}),
 ]
 """A request, what it may say, and what it may no longer say."""
 
 NEEDED: Mapping[type[Request[object]], dict[str, object]] = {
     MODEL: {"name": "n", "directory": Path("/"), "command": ("/x",)},
     requests.WaitJob: {"id": "3"},
+    imports.NoteImport: {"bundle": DIGEST, "made": ()},
+    imports.NoteComing: {"bundle": DIGEST, "made": ()},
 }
 
 
@@ -113,8 +138,26 @@ def test_a_request_may_say_what_it_may_and_nothing_beyond(
         asked(**needed | refused)
 
 
-def test_a_model_has_half_an_hour_where_nothing_is_said() -> None:
-    assert MODEL(**NEEDED[MODEL]).timeout == 30 * 60  # type: ignore[arg-type]
+def test_where_nothing_is_said_it_is_as_the_manual_says() -> None:
+    model = requests.AddModel(name=ModelName("n"), directory=Path("/"), command=("/x",))
+    assert (model.timeout, model.priority) == (30 * 60, 50)
+    assert requests.WaitJob(id=JobId("3")).timeout == 30
+    assert (requests.ListRuns().limit, looking.GetUsage().top, looking.ListWarmth().limit) == (20, 20, 200)
+    assert (looking.ListEvents().since, looking.ListEvents().wait) == (0, 0)
+
+
+def test_entries_of_a_bundle_come_in_parts_that_one_request_takes() -> None:
+    assert list(imports.parts([])) == []
+    few = [replace(MADE, key=EntryKey(str(number))) for number in range(imports.MOST + 1)]
+    assert list(imports.parts(few)) == [tuple(few[:-1]), tuple(few[-1:])]
+    # So long that as many as there may be of them have exactly the bytes that a part may have.
+    each = (512 << 10) // 32
+    long = replace(MADE, store=Path("/" + "s" * (each - len(codec.dumps(codec.to_json(MADE))) + 1)))
+    assert len(codec.dumps(codec.to_json(long))) == each
+    assert [len(one) for one in imports.parts(65 * [long])] == [32, 32, 1]
+    # One that is longer than a part goes alone.
+    longer = replace(MADE, store=Path("/" + "s" * (512 << 10)))
+    assert list(imports.parts([MADE, longer, MADE])) == [(MADE,), (longer,), (MADE,)]
 
 
 def test_a_loader_has_no_command() -> None:
@@ -172,6 +215,7 @@ class TestEveryRequest:
         assert ("description" in told) == (goes.right is Right.CHANGE)
         for one in cast("list[Mapping[str, object]]", told.get("parameters", [])):
             assert (one["in"] == "path") == (one["name"] in goes.placeholders)
+            assert one["required"] or one["in"] == "query"
             assert one["required"] == (one["name"] in {field.name for field in fields(goes.request) if field.required})
         if goes.method == "POST":
             needs = any(field.required for field in fields(goes.request))
