@@ -19,10 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests import REPOSITORY
-from xpucached import quantities, sockets
+from xpucached import mounts, quantities, sockets
 from xpucached.daemon import main as daemon
+from xpucached.domain.bounds import Duration, Whole
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Limits, Policy
 from xpucached.domain.throttling import ThrottlePolicy
@@ -32,7 +34,7 @@ from xpucached.settings import loading, model_files, toml
 from xpucached.settings.keys import keys
 from xpucached.settings.sections import Bundles
 from xpucached.settings.toml import Toml
-from xpucached.settings.values import spell, spell_size
+from xpucached.settings.values import shape, spell, spell_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -306,6 +308,61 @@ def test_limits_of_a_user_whom_nobody_knows_are_refused(file: Path) -> None:
         load(file, '[policy.users.nobody-of-that-name]\nmax_bytes = "1GB"\n')
 
 
+BOUNDS: Final = {
+    "driver.probe_timeout": ("1s", "10m"),
+    "driver.compile_timeout": ("1s", "1d"),
+    "policy.keep_driver_generations": ("0", "1000"),
+    "policy.max_unused": ("1s", "36500d"),
+    "policy.grace": ("0s", "365d"),
+    "policy.low_water": ("1", "100"),
+    "policy.trash_keep": ("0s", "365d"),
+    "policy.attempts": ("1", "100"),
+    "policy.retry_after": ("0s", "365d"),
+    "policy.ahead_keep": ("1m", "3650d"),
+    "schedule.scan_interval": ("1s", "365d"),
+    "schedule.settle": ("0s", "1m"),
+    "schedule.scrub": ("1m", "36500d"),
+    "throttle.max_wait": ("0s", "7d"),
+    "throttle.tasks": ("16", "1000000"),
+    "workers.every": ("1m", "365d"),
+    "workers.idle": ("1s", "365d"),
+}
+
+
+def test_a_value_at_its_bounds_is_read_and_one_beyond_them_is_refused() -> None:
+    bounded = {key: bound for key in keys() if isinstance(bound := shape(key.kind)[1], Duration | Whole)}
+    assert {f"{key.section}.{key.name}" for key in bounded} == set(BOUNDS)
+    for key, bound in bounded.items():
+        name = f"{key.section}.{key.name}"
+        for text in BOUNDS[name]:
+            assert load(None, user=True, **{key.variable: text}).shown[name] == f"{text} ({key.variable})"
+        beyond = ("s", 0.001) if isinstance(bound, Duration) else ("", 1)
+        least, most = (quantities.duration(text) if beyond[0] else int(text) for text in BOUNDS[name])
+        for number in (*([least - beyond[1]] if least else []), most + beyond[1]):
+            assert refusal(None, **{key.variable: f"{number}{beyond[0]}"}).startswith(f"{key.variable}: expected a ")
+
+
+def test_what_is_no_more_than_it_may_be_is_read(file: Path) -> None:
+    text = """
+        [paths]
+        socket_mode = "640"
+        [policy]
+        max_bytes = 9223372036854775807
+        [throttle]
+        gpu_busy = 100
+        io_pressure = "99%"
+        window = "00:00 - 23:59"
+        [metrics]
+        listen = "127.255.0.1:65535"
+    """
+    found = load(file, f"{text}[workers]\ninclude = ['{'b' * 64}$']\n[stores]\npaths = {['/a'] * 1000}\n")
+
+    assert (found.paths.socket_mode, found.policy.max_bytes) == (0o640, (1 << 63) - 1)
+    assert (found.throttle.gpu_busy, found.throttle.io_pressure, found.throttle.window) == (100, 99, (0, 1439))
+    assert (found.metrics.listen, found.workers.include) == ("127.255.0.1:65535", (f"{'b' * 64}$",))
+    assert len(found.stores.paths) == 1000
+
+
 def test_limits_can_be_lifted(file: Path) -> None:
     found = load(file, '[policy]\nmax_unused = "unlimited"\nmax_bytes = "unlimited"\n')
 
@@ -359,6 +416,14 @@ def test_of_a_table_a_variable_changes_what_it_names(file: Path) -> None:
     assert found.policy == Policy(attempts=7, grace=0.0)
 
 
+def test_limits_of_a_store_hold_where_a_link_to_it_leads(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+
+    (limits,) = load(file, f'[policy.stores."{tmp_path}/link"]\ngrace = 1\n').policy.stores
+
+    assert limits == Limits(tmp_path.resolve() / "store", None, grace=1.0)
+
+
 def test_the_daemons_own_variable_for_the_socket_wins() -> None:
     assert load(None, XPUCACHED_SOCKET="/a/s", XPUCACHED_PATHS_SOCKET="/b/s").paths.socket == Path("/b/s")
 
@@ -381,6 +446,62 @@ def test_it_shows_every_value_and_where_it_comes_from(file: Path) -> None:
     assert shown["stores.paths"] == f"/a ({file}:5)"
     assert shown["schedule.prewarm"] == "true (default)"
     assert shown["driver.variables"] == "none (default)"
+
+
+def test_what_is_shown_of_a_full_file_can_be_read_by_people(file: Path) -> None:
+    shown = {name: value.partition(f" ({file}:")[0] for name, value in load(file, FULL).shown.items()}
+
+    assert shown["paths.socket_mode"] == "0660"
+    assert shown["stores.paths"] == "/a:/b/../c:/a"
+    assert shown["driver.variables"] == "LD_LIBRARY_PATH=/d B="
+    assert shown["policy.max_bytes"] == "9765625KiB"
+    assert shown["policy.stores"] == "/a=(max_unused=unlimited max_bytes=1000000000 grace=0s)"
+    assert shown["policy.users"] == "root=(keep_driver_generations=3 min_free_bytes=3000000000)"
+    assert shown["schedule.settle"] == "0.5s"
+    assert shown["throttle.window"] == "22:30-06:05"
+    assert shown["throttle.cpu_pressure"] == "unlimited"
+    assert load(file, "[policy.users.4000000000]\ngrace = 1\n").shown["policy.users"].startswith("4000000000=(")
+
+
+def test_a_file_that_changed_since_it_was_read_is_told(file: Path) -> None:
+    settings = load(file, "[policy]\ngrace = 1\n")
+    assert loading.outdated(settings, "reload") == ()
+
+    def told() -> tuple[str, str, str]:
+        (problem,) = loading.outdated(settings, "reload")
+        return problem.code, problem.hint, problem.subject
+
+    file.write_text("[policy]\ngrace = 2\n")
+    assert told() == ("not-reloaded", "to have it read: reload", str(file))
+    file.chmod(0o646)
+    assert told()[0] == "not-reloaded"
+    file.unlink()
+    assert told()[0] == "not-reloaded"
+    # Where none was, none is missing, and an empty one says as much.
+    settings = replace(settings, digest="")
+    assert loading.outdated(settings, "reload") == ()
+    file.write_text("")
+    assert loading.outdated(settings, "reload") == ()
+
+
+def test_a_place_for_the_catalog_that_is_not_ours_alone_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"XPUCACHED_PATHS_STATE": str(tmp_path)}
+    tmp_path.chmod(0o775)
+    assert load(None, user=True, **state).paths.state == tmp_path
+    tmp_path.chmod(0o702)
+    assert "is not ours alone" in refusal(None, **state)
+    # The host's own is systemd's.
+    assert load(None, user=False, **state).paths.state == tmp_path
+    tmp_path.chmod(0o700)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+        assert "is not ours alone" in refusal(None, **state)
+    monkeypatch.setattr(mounts, "network", lambda directory: "nfs4" if directory == tmp_path else "")
+    for user in (True, False):
+        with pytest.raises(SettingsError, match=r"on a network file system \(nfs4\)"):
+            load(None, user=user, **state)
 
 
 def test_settings_cannot_be_changed() -> None:
@@ -447,6 +568,9 @@ def test_a_number_without_end_is_refused_with_a_sentence(file: Path) -> None:
         ('[paths]\nsocket_mode = "0777"\n', 2, "paths.socket_mode: expected permissions"),
         ('[paths]\nsocket_mode = "0066"\n', 2, "paths.socket_mode: expected permissions"),
         ('[paths]\nsocket_mode = "rw"\n', 2, "paths.socket_mode: expected permissions"),
+        ('[paths]\nsocket_mode = "60"\n', 2, "paths.socket_mode: expected permissions"),
+        ('[paths]\nsocket_mode = "00600"\n', 2, "paths.socket_mode: expected permissions"),
+        ('[paths]\nsocket_mode = "1660"\n', 2, "paths.socket_mode: expected permissions"),
         ('[stores]\nfound = "yes"\n', 2, "stores.found: expected true or false; found 'yes'"),
         ('[stores]\npaths = "/a"\n', 2, "stores.paths: expected an array"),
         ('[stores]\npaths = [\n "/a",\n "b",\n]\n', 2, "stores.paths: expected an absolute path"),
@@ -465,13 +589,21 @@ def test_a_number_without_end_is_refused_with_a_sentence(file: Path) -> None:
         ("[throttle]\nwindow = 'nights'\n", 2, "throttle.window: expected two different times of day"),
         ("[throttle]\nwindow = '22:00-22:00'\n", 2, "throttle.window: expected two different times of day"),
         ("[throttle]\nwindow = '24:00-06:00'\n", 2, "throttle.window: expected two different times of day"),
+        ("[throttle]\nwindow = 2200\n", 2, "throttle.window: expected two different times of day"),
         ("[throttle]\ngpu_busy = 0\n", 2, "throttle.gpu_busy: expected whole percent"),
+        ("[throttle]\ngpu_busy = 101\n", 2, "throttle.gpu_busy: expected whole percent"),
         ("[throttle]\nio_pressure = 'lots'\n", 2, "throttle.io_pressure: expected whole percent"),
         ("[throttle]\ntasks = 1\n", 2, "throttle.tasks: expected"),
         ("[policy]\nmax_bytes = 0\n", 2, "policy.max_bytes: expected a size above 0"),
         ('[policy]\nmax_bytes = "10 apples"\n', 2, "policy.max_bytes: expected a size above 0"),
         ("[policy]\nmax_bytes = 1.5\n", 2, "policy.max_bytes: expected a size above 0"),
         ("[policy]\nmax_bytes = true\n", 2, "policy.max_bytes: expected a size above 0"),
+        ("[policy]\nmax_bytes = 9223372036854775808\n", 2, "policy.max_bytes: expected a size above 0"),
+        ('[policy]\ntrash_max_bytes = "unlimited"\n', 2, "policy.trash_max_bytes: expected a size above 0"),
+        ("[policy]\nstores = 1\n", 2, "policy.stores: expected a table"),
+        ("[policy.stores.here]\ngrace = 1\n", 1, "policy.stores.here: expected an absolute path"),
+        ('[policy.stores."/a"]\nuser = 1\n', 2, "policy.stores./a.user: unknown key; expected one of"),
+        ('[policy.users.0]\nstore = "/a"\n', 2, "policy.users.0.store: unknown key; expected one of"),
         ("[policy]\nmax_unused = 0\n", 2, 'or "unlimited"; found 0'),
         ("[policy]\ngrace = nan\n", 2, "policy.grace: expected a duration"),
         ("[policy]\ngrace = inf\n", 2, "policy.grace: expected a duration"),
@@ -482,6 +614,26 @@ def test_a_number_without_end_is_refused_with_a_sentence(file: Path) -> None:
         ('[schedule]\nsettle = "2m"\n', 2, "schedule.settle: expected a duration"),
         ('[schedule]\n# a comment\n\n  "evict" = 1\n', 4, "schedule.evict: expected true or false"),
         ("schedule = { prewarm = true, evict = 1 }\n", 1, "schedule.evict: expected true or false"),
+        *(
+            (f"[workers]\nexclude = {users}\n", 2, "workers.exclude: expected an array of users, by name or number")
+            for users in ('"bob"', "[1005]", '["bob smith"]', '["-b"]', '["bob", ""]', f'["{"b" * 65}"]')
+        ),
+        *(
+            (f"[driver]\nstaged = {folders}\n", 2, "driver.staged: expected an array of absolute paths, in which *")
+            for folders in ('"/mnt"', "[1]", '["mnt"]', '["/mnt", "/a/**"]', '["/a\\u0000"]')
+        ),
+        *(
+            (f"[bundles]\npull = {places}\n", 2, "bundles.pull: expected an array of places in registries")
+            for places in ('"h.example/a:v1"', "[1]", '["h.example"]')
+        ),
+        ("[bundles]\npush = 1\n", 2, 'bundles.push: expected "off", or a place in a registry'),
+        ("[bundles]\npush = 'h.example'\n", 2, 'bundles.push: expected "off", or a place in a registry'),
+        ('driver.variables."" = "x"\n', 1, "driver.variables: '' cannot be the name of a variable"),
+        ('driver.variables."A\\u0000" = "x"\n', 1, "driver.variables: 'A\\x00' cannot be the name of a variable"),
+        ('[driver.variables]\nA = "\\u0000"\n', 1, "driver.variables: A: expected a string"),
+        (f"[stores]\npaths = {['/a'] * 1001}\n", 2, "stores.paths: expected at most 1000 of them; found ["),
+        (f"[log]\nlevel = '{'l' * 58}'\n", 2, f"error; found '{'l' * 58}'"),
+        (f"[log]\nlevel = '{'l' * 59}'\n", 2, f"error; found '{'l' * 59}…"),
         ('[log]\nlevel = "loud"\n', 2, "log.level: expected one of: debug, info, warning, error; found 'loud'"),
     ],
 )
@@ -507,6 +659,8 @@ def test_all_mistakes_are_told_in_the_order_of_their_lines(file: Path) -> None:
         ("XPUCACHED_POLICY_GRACE", "soon", "expected a duration such as"),
         ("XPUCACHED_POLICY_ATTEMPTS", "three", "expected a whole number"),
         ("XPUCACHED_POLICY_ATTEMPTS", "0", "expected"),
+        ("XPUCACHED_POLICY_ATTEMPTS", "9" * 5000, "expected a whole number"),
+        ("XPUCACHED_POLICY_USERS", "[]", "expected a JSON object"),
         ("XPUCACHED_SCHEDULE_EVICT", "maybe", "expected true or false"),
         ("XPUCACHED_DRIVER_VARIABLES", "A=b", "expected a JSON object"),
         ("XPUCACHED_DRIVER_VARIABLES", "[1]", "expected a JSON object"),
@@ -784,6 +938,14 @@ precisions = ["float16"]
         ("command = []\n", 1, "command: expected an array of strings"),
         ('command = "/bin/true"\n', 1, "command: expected an array of strings"),
         ('command = ["/bin/true", 1]\n', 1, "command: expected an array of strings"),
+        ('command = ["/bin/true", "\\u0000"]\n', 1, "command: expected an array of strings"),
+        ('command = ["/bin/true"]\nuser = "me"\n', 2, "user: only in the host's models.d; a model of yours is yours"),
+        ('command = ["/bin/true"]\nuser = ""\n', 2, "user: only in the host's models.d; a model of yours is yours"),
+        ('command = ["/bin/true"]\nbefore = "a.service"\n', 2, "before: expected an array of full names of units"),
+        ('command = ["/bin/true"]\nbefore = ["a"]\n', 2, "before: expected an array of full names of units"),
+        (LOADED + 'options = "fast"\n', 7, "options: expected a table of variables"),
+        (LOADED.replace('["float16"]', '"float16"'), 6, "precisions: expected an array of strings"),
+        (LOADED.replace('"float16"', '"float16", 1'), 6, "precisions: expected an array of strings"),
         ('command = [""]\n', 1, "command: expected an array of strings"),
         ('\ncommand = ["./app"]\n', 2, "command: expected an absolute path, or a program that is in /usr/local/bin:"),
         ('command = ["no-such-program"]\nvariables = {PATH = "/x"}\n', 1, "a program that is in /x; found 'no-such-"),
@@ -954,6 +1116,13 @@ def test_of_many_mistakes_the_first_are_told_and_the_text_is_looked_through_once
     assert len(told) == 51
     assert told[0].startswith(f"{file}:2: policy.unknown0: ")
     assert len(looked) == 1
+    many = {f"XPUCACHED_UNKNOWN{number}": "" for number in range(51)}
+    assert refusal(None, **many).split("\n")[50:] == ["and 1 more mistake"]
+    assert refusal(None, **many, XPUCACHED_Z="").split("\n")[50:] == ["and 2 more mistakes"]
+    file.write_text(file.read_text().removeprefix("[policy]\n"))
+    _, problems = model_files.models(tmp_path)
+    # That it has no command is one more.
+    assert [one.message for one in problems[50:]] == ["and 151 more mistakes"]
 
 
 @pytest.mark.parametrize("place", ["[policy]\ngrace", "[paths]\nstate", "[throttle]\ntasks", "[log]\nlevel"])
