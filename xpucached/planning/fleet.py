@@ -40,14 +40,12 @@ def groups(hosts: Iterable[tuple[FleetHost, str]]) -> tuple[FleetGroup, ...]:
 def differences(here: HostFingerprint, most: HostFingerprint) -> tuple[FleetDifference, ...]:
     """Return in what one host differs from another, and what of it is not known."""
     found = [FleetDifference(one, _UNKNOWN, "") for one in here.unknown]
-    if not here.unknown or here != most:
-        ours, theirs = _devices(here), _devices(most)
-        for key in sorted({*ours, *theirs}):
-            found += _device(key, ours.get(key, ()), theirs.get(key, ()))
-        found += _named("", *(_libraries(one) for one in (here, most)))
-        found += _named("format of ", *({key: {text} for key, text in one.formats.items()} for one in (here, most)))
-    known = {one.what for one in found if one.here == _UNKNOWN and not one.most}
-    return tuple(one for one in found if one.what not in known or not one.most)
+    ours, theirs = _devices(here), _devices(most)
+    for key in sorted({*ours, *theirs}):
+        found += _device(key, ours.get(key, ()), theirs.get(key, ()))
+    found += _named("", *(_libraries(one) for one in (here, most)))
+    found += _named("format of ", *({key: {text} for key, text in one.formats.items()} for one in (here, most)))
+    return tuple(found)
 
 
 def _devices(of: HostFingerprint) -> Mapping[tuple[str, str, str], list[HostTarget]]:

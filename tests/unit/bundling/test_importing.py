@@ -1,4 +1,4 @@
-"""What becomes of compiled programs, and that a killed import leaves whole entries only."""
+"""What is taken in of a bundle, and that a killed import leaves whole entries only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support import forks
-from tests.support.builders import sycl_target
 from tests.support.bundles import HOW, TARGET, facts, forge, good, leaf, packed, tar
 from xpucached.bundle import members
 from xpucached.bundle.trust import SignatureVerdict
@@ -21,66 +20,20 @@ from xpucached.bundling import importing
 from xpucached.bundling.drivers import UsedDriver
 from xpucached.bundling.inspecting import programs
 from xpucached.bundling.rebuilding import Shard
-from xpucached.domain.bundles import BundleFacts, CompilerLibrary, ImportBundle, RecipeLine
+from xpucached.domain.bundles import CompilerLibrary, ImportBundle, RecipeLine
 from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.imports import EntriesCame, together
 from xpucached.domain.names import KindName
 from xpucached.errors import DiskError
 from xpucached.host import compiler_files
 from xpucached.kinds.sycl import recipes
-from xpucached.planning.imports import Taken, Taking, judge
+from xpucached.planning.imports import Taken, Taking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from xpucached.bundle.members import Bundle
 
 KILLS: Final = 50
 LIBRARY: Final = CompilerLibrary("libigc.so", "build-id:00")
-GIVEN: Final = facts(b"", compiler=(LIBRARY,), isa="cpu:0")
-NEXT: Final = sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "3")
-OTHER: Final = sycl_target("Intel(R) OpenCL", "another CPU", "OpenCL 3.0", "2")
-GPU: Final = sycl_target("Intel(R) Level-Zero", "GPU", "1.6", "1")
-
-
-def judged(given: BundleFacts = GIVEN, signer: str | None = "key", **more: object) -> Taken:
-    here: dict[str, object] = {"targets": (TARGET,), "compiler": (LIBRARY,), "isa": {TARGET: "cpu:0"}, **more}
-    return judge(given, signer, "it is not signed", **here)  # type: ignore[arg-type]
-
-
-def test_programs_are_taken_in_where_all_is_the_same_and_signed() -> None:
-    assert judged() == Taken(Taking.PUBLISH)
-
-
-CASES: Final[dict[str, Callable[[], Taken]]] = {
-    "it is not signed": lambda: judged(signer=None),
-    "the driver here is another one": lambda: judged(targets=(NEXT,)),
-    "the device here is another one": lambda: judged(targets=(OTHER,)),
-    "the compiler here is another one": lambda: judged(compiler=(CompilerLibrary("libigc.so", "build-id:01"),)),
-    "by which libraries it was compiled is not known": lambda: judged(replace(GIVEN, compiler=())),
-    "the processor's instructions here are others, or not known": lambda: judged(isa={TARGET: "cpu:1"}),
-    "programs shall not be taken in": lambda: judged(allowed=False),
-    "it was compiled while variables were set that change code": lambda: judged(
-        replace(GIVEN, switches={"IGC_X": "1"})
-    ),
-}
-
-
-@pytest.mark.parametrize("why", CASES)
-def test_all_others_are_compiled_from_their_recipes(why: str) -> None:
-    assert CASES[why]() == Taken(Taking.REBUILD, why)
-
-
-def test_what_is_unknown_on_both_sides_is_not_the_same() -> None:
-    unknown = replace(GIVEN, compiler=(), isa="")
-
-    assert judged(unknown, compiler=(), isa={}).taking is Taking.REBUILD
-    assert judged(replace(GIVEN, isa=""), isa={TARGET: ""}).taking is Taking.REBUILD
-
-
-def test_what_no_device_could_use_is_left() -> None:
-    assert judged(targets=(GPU,)).taking is Taking.LEAVE
-    assert judged(targets=()).taking is Taking.LEAVE
 
 
 def test_each_recipe_is_in_one_part() -> None:

@@ -25,7 +25,7 @@ from xpucached.host import process_table
 from xpucached.host.roots import HostRoots
 from xpucached.kinds import sycl
 from xpucached.kinds.table import built_from
-from xpucached.planning.baselines import baselines, summed, usual_seconds
+from xpucached.planning.baselines import baselines, limit, summed, usual_seconds
 from xpucached.planning.diagnosis import beyond, diagnose, trusted
 from xpucached.render import diagnosis, models
 from xpucached.render.text import TextStyle
@@ -346,6 +346,23 @@ def test_worse_is_more_than_chance(before: Sequence[float], newest: float, *, wo
     runs = [run(number, warm=seconds) for number, seconds in enumerate((*before, newest))]
 
     assert figure(baselines(runs), Figure.WARM).worse is worse
+
+
+@pytest.mark.parametrize(
+    ("of", "least"),
+    [
+        (Figure.COLD, 0.5),
+        (Figure.WARM, 0.2),
+        (Figure.STEADY, 0.001),
+        (Figure.CPU, 0.5),
+        (Figure.MEMORY, 32 << 20),
+        (Figure.DEVICE_MEMORY, 32 << 20),
+    ],
+)
+def test_chance_is_the_most_of_what_hosts_add_a_tenth_and_four_deviations(of: Figure, least: float) -> None:
+    assert limit(of, 0.0, 0.0) == least
+    assert limit(of, 1e9, 0.0) == 1e8
+    assert limit(of, 1e9, 1e8) == pytest.approx(4 * 1.4826 * 1e8)
 
 
 def test_environments_and_failures_are_kept_apart() -> None:

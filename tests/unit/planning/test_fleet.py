@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tests.support.builders import sycl_target
 from xpucached.domain.bundles import CompilerLibrary
 from xpucached.domain.fleet import FleetHost, HostFingerprint, HostTarget
-from xpucached.planning.fleet import groups
+from xpucached.planning.fleet import differences, groups
 
 TARGET = HostTarget(sycl_target("Level-Zero", "Intel(R) Arc(TM) B580 Graphics", "20.1.0", "1.6.31"), "bmg-g21")
 
@@ -36,3 +38,22 @@ def test_hosts_of_which_something_is_unknown_are_equal_to_none_and_come_last() -
 
     assert [one.hosts for one in found] == [("seeing",), ("dark",), ("blind",)]
     assert [bool(one.fingerprint) for one in found] == [True, False, False]
+    # Of the one that most are like, only what is not known of it is told.
+    assert [(one.here, one.most) for one in differences(hosts[0].told, hosts[0].told)] == [("not known", "")]
+
+
+def test_what_differs_is_told_beside_what_is_not_known() -> None:
+    unknown = replace(TARGET, isa="", target=replace(TARGET.target, toolchain="1.6.30"))
+    here, most = (
+        replace(told(library, one), formats={"sycl": form})
+        for library, one, form in (("b", unknown, "dirs-v1"), ("a", TARGET, "dirs-v2"))
+    )
+    where = "Intel(R) Arc(TM) B580 Graphics, through Level-Zero"
+
+    assert [(one.what, one.here, one.most) for one in differences(here, most)] == [
+        ("instructions", "not known", ""),
+        (f"sycl: driver of {where}", "1.6.30", "1.6.31"),
+        (f"sycl: instructions of {where}", "not known", "bmg-g21"),
+        ("libigc", "sha256:b", "sha256:a"),
+        ("format of sycl", "dirs-v1", "dirs-v2"),
+    ]

@@ -1043,6 +1043,7 @@ def test_warm_before_evict(owners: tuple[str, ...], warm: tuple[str, ...], *, go
     [
         pytest.param(15, 20, host(NEW), True, id="gone for long"),
         pytest.param(13, 20, host(NEW), False, id="gone for a while"),
+        pytest.param(14, 20, host(NEW), False, id="gone as long as it may"),
         pytest.param(15, 3, host(NEW), False, id="somebody uses it"),
         pytest.param(15, 20, host(), False, id="no device at all: the survey may be wrong"),
         pytest.param(15, 20, host(replace(OTHER, toolchain="8")), False, id="its device is here"),

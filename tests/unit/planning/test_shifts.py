@@ -106,6 +106,10 @@ def test_cold_passes_are_compared_with_those_that_compiled_as_much() -> None:
     eager = [run(number, 4.0, str(number), cold=60.0 + number % 2) for number in range(1, 6)]
 
     assert shifts([*eager, run(6, 4.0, "6", cold=9.0, created=2)]) == ()
+    nine = [run(number, 4.0, str(number), cold=60.0, created=9) for number in range(1, 6)]
+    for created, alike in ((10, True), (11, False)):
+        # A tenth more or less is as much.
+        assert bool(shifts([*nine, run(6, 4.0, "6", cold=150.0, created=created)])) is alike
     (one,) = shifts([*eager, run(6, 4.0, "6", cold=150.0, created=10)])
     assert (one.figure, one.after) == (Figure.COLD, 150.0)
 
