@@ -6,16 +6,14 @@ Daemons and flows name a command by its verb.  How this person reached the daemo
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
-
 from xpucached.printing import command, quoted
 
+TYPE_CHECKING = False  # typing and re take long to load, for who waits for one answer
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping, Sequence
 
-VERBS: Final = (
+VERBS = (
     *(
         "config",
         "devices",
@@ -35,10 +33,9 @@ VERBS: Final = (
 )
 """All commands that ask a daemon something."""
 
-# What is for oneself is not for whom was asked.
-_NAMED: Final = re.compile(rf"(?<!your own: )\bxpucachectl (?=(?:{'|'.join(VERBS)})\b)")
-_OURS: Final = rf"xpucachectl (?:-|(?:{'|'.join(VERBS)})\b)"
-_ROOTS: Final = re.compile(rf"(?<!sudo )(?<!' )\b(?={_OURS}|systemctl (?!--user)|journalctl (?!--user))")
+_PROGRAM = "xpucachectl "
+_OWN = "your own: "
+"""What stands before a command that is for oneself, and not for whom was asked."""
 
 
 def flags(options: Namespace) -> str:
@@ -53,8 +50,23 @@ def flags(options: Namespace) -> str:
 def aimed(text: str, given: str, environ: Mapping[str, str]) -> str:
     """Return a text whose commands have the flags that were ``given``, and ``sudo`` where that made this one root's."""
     if given:
-        text = _NAMED.sub(lambda found: found[0] + given, text)
-    return _ROOTS.sub("sudo ", text) if environ.get("SUDO_UID") else text
+        text, *rest = text.split(_PROGRAM)
+        for part in rest:
+            ours = not text.endswith(_OWN) and not text[-1:].isalnum() and _verb(part) in VERBS
+            text += f"{_PROGRAM}{given if ours else ''}{part}"
+    return _as_roots(text) if environ.get("SUDO_UID") else text
+
+
+def _verb(text: str) -> str:
+    """Return the word that a text begins with."""
+    return text[: next((at for at, one in enumerate(text) if not (one.isalnum() or one in "-_")), len(text))]
+
+
+def _as_roots(text: str) -> str:
+    import re  # noqa: PLC0415 - only who uses sudo has to wait for it
+
+    ours = rf"xpucachectl (?:-|(?:{'|'.join(VERBS)})\b)"
+    return re.sub(rf"(?<!sudo )(?<!' )\b(?={ours}|systemctl (?!--user)|journalctl (?!--user))", "sudo ", text)
 
 
 def to_see_a_job(job: str, given: str) -> str:
