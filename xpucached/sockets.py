@@ -145,12 +145,13 @@ def connect(
     timeout: int = 10,
     strict: bool = False,
 ) -> socket.socket:
-    """Connect to a socket of ours; see `descriptor`."""
+    """Connect to a socket of ours; see `descriptor`.  Over a stream nobody hands us anything but bytes."""
     import socket  # noqa: PLC0415 - see above
 
-    return socket.socket(
-        fileno=descriptor(path, owner=owner, account=account, kind=kind, timeout=timeout, strict=strict)
-    )
+    from xpucached.guarded import GuardedConnection  # noqa: PLC0415 - as socket
+
+    number = descriptor(path, owner=owner, account=account, kind=kind, timeout=timeout, strict=strict)
+    return GuardedConnection(fileno=number) if kind == socket.SOCK_STREAM else socket.socket(fileno=number)
 
 
 def descriptor(
@@ -201,7 +202,7 @@ def descriptor(
 def refuse_descriptors(one: _socket.socket) -> None:
     """Let nobody send descriptors to a socket, nor to those that it accepts: to close one may take for ever.
 
-    Linux can do that since 6.16; before, nothing is done.
+    Linux can do that since 6.16; before, `guarded` alone sees to it.
     """
     try:  # noqa: SIM105 - contextlib takes long to load
         one.setsockopt(_socket.SOL_SOCKET, _PASS_RIGHTS, 0)

@@ -20,6 +20,7 @@ from xpucached import codec, errors, messages, sockets
 from xpucached.api.endpoints import Request, row
 from xpucached.api.looking import ListEvents
 from xpucached.api.requests import WaitJob
+from xpucached.guarded import GuardedConnection
 from xpucached.printing import plain
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ _LONGEST_LINE: Final = 4 << 20
 _DEPTH: Final = 40  # the description of the wire is the deepest
 
 
-class _Socket(socket.socket):
+class _Socket(GuardedConnection):
     """A socket that can be given until when all has come, and how much that may be, whatever HTTP says of its length.
 
     Who sends a byte now and then is not waited for; and a chunk of length -1 is read to its end by the library.

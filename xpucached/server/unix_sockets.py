@@ -9,7 +9,7 @@ import socket
 import stat
 from typing import TYPE_CHECKING, Final
 
-from xpucached import sockets
+from xpucached import guarded, sockets
 from xpucached.errors import RunningError, SettingsError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def bind(path: Path, mode: int) -> socket.socket:
         raise SettingsError(message, hint="use a shorter path")
     _check_directory(path.parent, mode)
     clear(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    listener = guarded.GuardedListener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         # Linux gives the new file the descriptor's mode (less the umask); nobody can connect before we listen.
         os.fchmod(listener.fileno(), mode)
@@ -128,7 +128,7 @@ def activated_by_name(environ: MutableMapping[str, str] = os.environ) -> list[tu
     for number in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(count)):
         try:
             os.set_inheritable(number, False)  # noqa: FBT003 - the standard library's signature
-            one = socket.socket(fileno=number)
+            one = guarded.GuardedListener(fileno=number)
         except OSError as error:
             message = f"descriptor {number} from systemd is not a socket: {error.strerror}"
             raise SettingsError(message) from error
