@@ -220,6 +220,10 @@ def test_systemd_s_sockets_come_with_their_names_and_stay_with_us(
 ) -> None:
     with unix_sockets.bind(short_dir / "a", 0o600) as a, unix_sockets.bind(short_dir / "b", 0o600) as b:
         a.setblocking(True)  # noqa: FBT003 - the standard library's signature
+        many = unix_sockets.activated_by_name(systemd(monkeypatch, a, b, LISTEN_FDNAMES="api:b:more"))
+        assert [name for name, _ in many] == ["api", "b"]
+        for _, one in many:
+            one.close()
         variables = systemd(monkeypatch, a, b, LISTEN_FDNAMES="api")
         taken = unix_sockets.activated_by_name(variables)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
+import gc
 import http.client
 import json
 import os
@@ -36,10 +38,12 @@ class Counter:
         self.threads: set[int] = set()
         self.error: Exception | None = None
         self.takes = 0.0
+        self.began = asyncio.Event()
 
     async def figures(self, asked: looking.GetMetrics) -> str:
         """Take them."""
         self.times += 1
+        self.began.set()
         self.threads.add(threading.get_ident())
         await asyncio.sleep(self.takes)
         if self.error is not None:
@@ -147,6 +151,110 @@ def test_however_many_ask_the_figures_are_taken_once(monkeypatch: pytest.MonkeyP
         assert (await asyncio.to_thread(ask, listen))[2] == "text 3\n"
 
     during(work)
+
+
+class Still(asyncio.SelectorEventLoop):
+    """A loop whose time passes only when it is told so."""
+
+    now = 100.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def routes(loop: asyncio.AbstractEventLoop, counter: Counter, port: int = 9845) -> metrics_port.MetricsRoutes:
+    """Return what answers at a port; the figures are taken in this loop."""
+    return metrics_port.MetricsRoutes(counter.figures, ("127.0.0.1", port), ConnectionLimits(), loop.create_task)
+
+
+def test_figures_are_at_most_a_second_old_and_one_failure_is_told_to_who_asked_alone() -> None:
+    text, counter, noted = looking.MetricsFormat.TEXT, Counter(), list[str]()
+    with contextlib.closing(Still()) as loop:
+        loop.set_exception_handler(lambda _loop, context: noted.append(context["message"]))
+        answers = routes(loop, counter)
+        for after, figures in ((0.0, "text 1\n"), (0.75, "text 1\n"), (0.25, "text 2\n")):
+            loop.now += after
+            assert loop.run_until_complete(answers._recent(text)) == figures
+        loop.now += 1
+        counter.error = HostError("the catalog cannot be read")
+        with pytest.raises(HostError):
+            loop.run_until_complete(answers._recent(text))
+
+        async def hangs_up() -> None:
+            loop.now += 1
+            asks = loop.create_task(answers._recent(text))
+            await asyncio.sleep(0)
+            asks.cancel()
+            await asyncio.wait({answers._taken[text][1]})
+
+        loop.run_until_complete(hangs_up())
+        assert counter.times == 4
+        answers._taken.clear()
+        gc.collect()
+        # Nobody was there to hear it, and that is no news either.
+        assert not [one for one in noted if "never retrieved" in one]
+
+
+def test_who_waits_for_figures_is_told_when_the_port_closes() -> None:
+    listen = f"127.0.0.1:{free()}"
+
+    async def work(door: MetricsPort, counter: Counter) -> None:
+        counter.takes = 3600
+        assert await door.take(listen) is None
+        waiting = asyncio.ensure_future(asyncio.to_thread(ask, listen))
+        await counter.began.wait()
+        await door.stop()
+        status, _, text = await waiting
+        assert (status, "listens elsewhere now" in text) == (503, True)
+
+    during(work)
+
+
+def test_the_usual_port_need_not_be_named() -> None:
+    with contextlib.closing(Still()) as loop:
+        for port, known in ((80, True), (81, False)):
+            hosts = routes(loop, Counter(), port)._hosts
+            assert hosts.fullmatch(f"localhost:{port}")
+            assert (hosts.fullmatch("localhost") is not None) == known
+
+
+@pytest.mark.parametrize(
+    ("number", "helps"),
+    [
+        (errno.EADDRINUSE, "choose another port"),
+        (errno.EACCES, "a port above 1023"),
+        (errno.EADDRNOTAVAIL, "choose 127.0.0.1"),
+        (errno.EPERM, "a drop-in of the unit"),
+        (errno.EAFNOSUPPORT, "a drop-in of the unit"),
+        (errno.EMFILE, "choose another address"),
+    ],
+)
+def test_why_a_port_is_not_open_is_told_with_what_helps(number: int, helps: str) -> None:
+    problem = metrics_port._not_open("127.0.0.1:9845", OSError(number, os.strerror(number)))
+    assert (helps in problem.hint, os.strerror(number) in problem.message) == (True, True)
+    assert "no words" in metrics_port._not_open("127.0.0.1:9845", OSError("no words")).message
+
+
+def test_a_port_is_reached_if_somebody_listens_and_tried_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    patiences: list[float | None] = []
+
+    class Noting(socket.socket):
+        def connect(self, address: object) -> None:
+            patiences.append(self.gettimeout())
+            super().connect(address)  # type: ignore[arg-type] # as it came
+
+    monkeypatch.setattr(socket, "socket", Noting)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        assert not metrics_port._reachable(deaf, [])
+        deaf.listen()
+        assert metrics_port._reachable(deaf, [])
+    assert patiences == [1, 1]
+
+
+def test_a_port_can_be_opened_again_at_once() -> None:
+    with metrics_port.bind(("127.0.0.1", 0)) as one:
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
 
 
 def test_who_says_nothing_keeps_nobody_out() -> None:

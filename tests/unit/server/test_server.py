@@ -39,7 +39,7 @@ from xpucached.server import app, http_listener, routes, unix_sockets
 from xpucached.server.connection import ConnectionLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from xpucached.domain.overview import Overview
 
@@ -105,6 +105,17 @@ def test_an_answer_is_wrapped(served: Running) -> None:
 
     assert (status, body["api"]) == (200, 1)
     assert body["data"] == {"api": 1, "version": __version__, "features": list(requests.FEATURES)}
+
+
+def test_an_answer_says_no_more_of_us_than_it_must_and_leaves_no_line_in_the_journal(
+    served: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with served.connect() as client:
+        client.sendall(get("/v1", "Connection: close"))
+        head = read_all(client).partition(b"\r\n\r\n")[0].lower()
+    assert sorted(re.findall(rb"\n([a-z-]+):", head)) == [b"connection", b"content-length", b"content-type"]
+    assert [one for one in caplog.records if one.name.startswith("uvicorn")] == []
 
 
 def test_a_connection_is_used_again(served: Running) -> None:
@@ -665,7 +676,30 @@ def test_a_quiet_stream_still_beats(hasty: Running) -> None:
             received += client.recv(4096)
 
 
-def test_a_slow_reader_of_events_is_dropped(short_dir: Path) -> None:
+def test_a_look_at_the_events_alone_does_not_begin_to_follow(served: Running) -> None:
+    with served.connect() as client:
+        client.sendall(get("/v1/events?follow=true", method="HEAD"))
+        response = http.client.HTTPResponse(client, method="HEAD")
+        response.begin()
+        assert (response.status, response.headers["Content-Type"]) == (200, "application/json")
+
+
+def test_a_stream_that_breaks_is_cut_and_logged(
+    served: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def subscribe(_since: int) -> AsyncIterator[Event]:
+        yield Event(1, NOW, "evicted", "first", {})
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(served.service, "subscribe", subscribe)
+    with served.connect() as client:
+        client.sendall(get("/v1/events?follow=true"))
+        # A stream that just ended would look as if the daemon had.
+        assert not read_all(client).endswith(b"0\r\n\r\n")
+    assert "while streaming events" in caplog.text
+
+
+def test_a_slow_reader_of_events_is_dropped(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running(short_dir, limits=ConnectionLimits(backlog=8, write_time=0.2)) as one, one.connect() as slow:
         slow.sendall(get("/v1/events?follow=true"))
         assert slow.recv(64)
@@ -676,6 +710,8 @@ def test_a_slow_reader_of_events_is_dropped(short_dir: Path) -> None:
         # What the kernel had taken may still be read; then it ends, without the end of the stream.
         assert not read_all(slow).endswith(b"0\r\n\r\n")
         assert ask(one, get("/v1"))[0] == 200
+    # That is no news.
+    assert "while streaming events" not in caplog.text
 
 
 def test_all_that_is_remembered_comes(short_dir: Path) -> None:
@@ -745,18 +781,26 @@ def test_who_was_accepted_as_the_server_ends_is_closed(short_dir: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
 @pytest.mark.parametrize("mask", [0o077, 0o000])
-def test_the_socket_has_the_mode_that_was_asked_for(short_dir: Path, mode: int, mask: int) -> None:
+def test_the_socket_has_the_mode_that_was_asked_for(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, mode: int, mask: int
+) -> None:
+    seen, chmod = list[int](), Path.chmod
+
+    def noting(path: Path, to: int) -> None:
+        seen.append(stat.S_IMODE(path.stat().st_mode))
+        chmod(path, to)
+
+    monkeypatch.setattr(Path, "chmod", noting)
     before = os.umask(mask)
     try:
-        with unix_sockets.bind(short_dir / "s", mode):
-            assert stat.S_IMODE((short_dir / "s").stat().st_mode) == mode
+        with unix_sockets.bind(short_dir / "new" / "s", mode):
+            assert stat.S_IMODE((short_dir / "new" / "s").stat().st_mode) == mode
+        # Who may connect gets through its directory, and nobody else.
+        assert stat.S_IMODE((short_dir / "new").stat().st_mode) == (0o700 if mode == 0o600 else 0o755) & ~mask
     finally:
         os.umask(before)
-
-
-def test_a_private_socket_gets_a_private_directory(short_dir: Path) -> None:
-    with unix_sockets.bind(short_dir / "new" / "s", 0o600):
-        assert stat.S_IMODE((short_dir / "new").stat().st_mode) == 0o700
+    # At no moment it was open to more than that.
+    assert seen == [mode & ~mask]
 
 
 def test_a_dead_daemons_socket_is_replaced(short_dir: Path) -> None:
@@ -777,6 +821,39 @@ def test_a_busy_daemons_socket_is_not(short_dir: Path) -> None:
         waiting.connect(str(short_dir / "s"))
         with pytest.raises(RunningError):
             unix_sockets.bind(short_dir / "s", 0o600)
+
+
+def test_a_socket_of_another_kind_is_left_alone(short_dir: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(str(short_dir / "s"))
+        with pytest.raises(SettingsError, match="cannot tell who owns"):
+            unix_sockets.bind(short_dir / "s", 0o600)
+
+
+def test_at_the_end_only_the_socket_that_we_made_is_removed(short_dir: Path) -> None:
+    path = short_dir / "s"
+    unix_sockets.bind(path, 0o600).close()
+    made = unix_sockets.identity(path)
+    path.rename(short_dir / "ours")
+    unix_sockets.bind(path, 0o600).close()
+    for one in (made, None):
+        unix_sockets.remove(path, one)
+        assert path.exists()
+    unix_sockets.remove(short_dir / "ours", made)
+    assert not (short_dir / "ours").exists()
+    # Nor is it missed.
+    assert unix_sockets.identity(short_dir / "ours") is None
+    unix_sockets.remove(short_dir / "ours", None)
+
+
+def test_what_was_opened_to_see_the_directory_is_closed(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = os.open(short_dir, os.O_RDONLY)
+    held = fcntl.fcntl(folder, fcntl.F_DUPFD_CLOEXEC, 700)
+    os.close(folder)
+    monkeypatch.setattr(sockets, "enter", lambda *_: (held, ""))
+    unix_sockets._check_directory(short_dir, 0o600)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(held)
 
 
 def test_what_is_no_socket_is_left_alone(short_dir: Path) -> None:
