@@ -207,7 +207,7 @@ def test_who_waits_for_figures_is_told_when_the_port_closes() -> None:
         status, _, text = await waiting
         assert (status, "listens elsewhere now" in text) == (503, True)
 
-    during(work)
+    during(work, ConnectionLimits(stop_time=60.0))
 
 
 def test_the_usual_port_need_not_be_named() -> None:
