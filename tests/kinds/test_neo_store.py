@@ -452,6 +452,15 @@ def test_who_holds_the_lock_is_told_of(store: CacheOfTheDriver) -> None:
         assert store.total == 1
 
 
+def test_no_total_is_written_where_the_driver_may_count_another(store: CacheOfTheDriver) -> None:
+    store.say(store.true_total + 1)
+    (store.root / "0000000000000000.cl_cache").symlink_to("elsewhere")
+    before = store.total
+    assert store.faults() == ()
+    assert not doctor.clear(store.found.store, defects.TOTAL_HIGH, NOW, None)
+    assert store.total == before
+
+
 def test_what_died_while_it_wrote_is_cleared_away_once_it_is_old(store: CacheOfTheDriver) -> None:
     left = store.root / "cl_cache.AbC123"
     left.write_bytes(b"x")
