@@ -194,6 +194,12 @@ def test_a_model_is_covered(known: Coverage, on: Host) -> None:
             "not proven as it is now: a was modified; b is gone; c 1 → 2; and 2 more",
         ),
         (
+            replace(coverage(run()), changes=("a was modified", "b is gone", "c 1 → 2")),
+            host(NEW),
+            WarmReason.PROGRAM,
+            "not proven as it is now: a was modified; b is gone; c 1 → 2",
+        ),
+        (
             replace(coverage(run(), remaining=3), changes=("a was modified",)),
             host(NEW),
             WarmReason.LOST,

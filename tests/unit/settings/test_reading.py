@@ -27,7 +27,14 @@ def test_a_path_leads_where_links_lead(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     path = Path("link/../xpucached.toml")
 
-    assert loading.load(path, user=True, environ=ENVIRON).policy.attempts == 4
+    found = loading.load(path, user=True, environ=ENVIRON)
+    assert (found.policy.attempts, found.file) == (4, tmp_path / path)
+
+
+def test_only_a_worker_reads_what_the_host_declares_besides() -> None:
+    assert loading.load(None, user=True, environ=ENVIRON).host_models is None
+    worker = loading.load(None, user=True, environ=ENVIRON, worker=True)
+    assert worker.host_models == Path("/etc/xpucached/models.d")
 
 
 @pytest.mark.flow

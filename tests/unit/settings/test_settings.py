@@ -889,6 +889,21 @@ def test_only_visible_toml_files_are_models(models_d: Path) -> None:
     assert model_files.models(models_d) == ((), ())
 
 
+def test_of_too_many_model_files_the_first_are_read_and_that_is_told(
+    models_d: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_files, "_MOST", 2)
+    for name in "abc":
+        assert len(declare(models_d)) == "abc".index(name)
+        (models_d / f"{name}.toml").write_text('command = ["/bin/true"]')
+
+    found, (problem,) = model_files.models(models_d)
+
+    assert [one.name for one in found] == ["a", "b"]
+    assert problem.message == f"{models_d}: only the first 2 of 3 model files are read"
+    assert problem.subject == f"{models_d}/*.toml"
+
+
 def test_without_the_directory_there_are_no_models(tmp_path: Path) -> None:
     assert model_files.models(tmp_path / "models.d") == ((), ())
 
