@@ -127,6 +127,8 @@ def test_runs_that_failed_and_those_of_another_workload_count_for_nothing() -> N
 
     assert shifts([replace(one, outcome=Outcome.FAILED) if one.id == 6 else one for one in given]) == ()
     assert shifts([replace(one, workload="another") if one.id < 6 else one for one in given]) == ()
+    # What counts is the workload of the newest.
+    assert len(shifts([replace(one, workload="another") if one.id == 5 else one for one in given])) == 1
 
 
 def test_between_two_runs_packages_runtimes_and_the_kernel_may_change() -> None:
