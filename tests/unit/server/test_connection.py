@@ -639,7 +639,8 @@ def test_who_only_reads_gives_way_to_who_holds_less_and_a_change_does_not(door: 
 
 def test_the_limits_are_those_that_the_manual_promises() -> None:
     limits = ConnectionLimits()
-    table = (REPOSITORY / "docs" / "protocol.md").read_text("utf-8").partition("## Limits")[2]
+    protocol, security = ((REPOSITORY / "docs" / name).read_text("utf-8") for name in ("protocol.md", "security.md"))
+    table = protocol.partition("## Limits")[2]
     promised = (
         f"| {limits.head // 1024} KiB, {limits.head_time:.0f} s |",
         f"| body of a request | {limits.body // (1 << 20)} MiB (128 KiB at the public socket",
@@ -651,6 +652,8 @@ def test_the_limits_are_those_that_the_manual_promises() -> None:
         f"| connections of all | {limits.total} |",
     )
     assert [one for one in promised if one not in table] == []
+    assert f"are the heartbeat, at least every {limits.heartbeat:.0f} seconds." in protocol
+    assert f"| Of answers that nobody reads {limits.unread_of_all >> 20} MiB may wait for all users" in security
 
 
 def test_one_user_holds_as_many_places_as_the_threat_model_says() -> None:
