@@ -89,6 +89,31 @@ def test_what_a_program_wrote_into_a_gap_meanwhile_stays(
     assert written[0].src.exists()
 
 
+# -- locks that were left behind --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "whole"),
+    [("0.bin", None, True), ("0.bin", 16, False), ("0.bin", 0, False), ("0.src", 20, False), ("0.src", 0, False)],
+)
+def test_behind_a_lock_that_was_left_an_entry_is_whole_or_was_interrupted(
+    sycl_store: SyclStore, name: str, size: int | None, *, whole: bool
+) -> None:
+    slot = sycl_store.add()
+    slot.take_lock(age=HOUR)
+    if size is not None:
+        slot.cut(slot.leaf / name, size)
+    (entry,) = look(sycl_store.root)
+    assert entry.defect == (sycl.defects.STALE_LOCK if whole else sycl.defects.INTERRUPTED)
+
+
+@pytest.mark.parametrize("without", ["src", "bin"])
+def test_behind_a_lock_that_was_left_half_an_entry_was_interrupted(sycl_store: SyclStore, without: str) -> None:
+    sycl_store.add(without=(without,)).take_lock(age=HOUR)
+    (entry,) = look(sycl_store.root)
+    assert entry.defect == sycl.defects.INTERRUPTED
+
+
 # -- locks from the future --------------------------------------------------------------------------------------------
 
 

@@ -7,10 +7,11 @@ import fcntl
 import json
 import os
 import struct
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.kinds.test_sycl_damage import look
 from xpucached.domain.plans import EvictReason
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.builders import SyclStore
+    from xpucached.domain.names import EntryKey
 
 NOTE = TrashLabel(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
 
@@ -257,6 +259,47 @@ def test_a_damaged_program_in_its_place_costs_no_good_one(sycl_store: SyclStore,
     assert ("a damaged one is in its place" in told.detail) is zeros
     assert [one.ref for one in sycl.trash_files.trash(of(sycl_store))] == ([item.ref] if zeros else [])
     assert made.bin.exists()
+
+
+def damaged_one(store: SyclStore, second: int, kernel: str = "_ZTS1k") -> tuple[EntryKey, bytes]:
+    """Put a damaged entry away, a source alone, and give what its source was."""
+    made = store.add(kernel, without=("bin",))
+    made.src.write_bytes(made.src.read_bytes() + bytes(second))
+    (entry,) = look(store.root).entries
+    source = made.src.read_bytes()
+    note = replace(NOTE, at=NOTE.at + timedelta(seconds=second), reason=EvictReason.DEFECTIVE)
+    assert sycl.remover.remove([entry], {entry.id: note})[entry.id]
+    return entry.id.key, source
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
+def test_of_what_was_damaged_the_newest_source_comes_back(sycl_store: SyclStore, order: tuple[int, ...]) -> None:
+    _, other = damaged_one(sycl_store, 9, "_ZTS5other")
+    sources = {second: damaged_one(sycl_store, second) for second in order}
+    key, newest = sources[3]
+    assert sycl.trash_files.take_up(of(sycl_store), [key]) == 1
+    assert live(sycl_store.root) == {f"{key.rpartition('/')[0]}/0.src": newest}
+    assert newest != other
+    # What is there stays.
+    assert sycl.trash_files.take_up(of(sycl_store), [key]) == 0
+    assert live(sycl_store.root) == {f"{key.rpartition('/')[0]}/0.src": newest}
+    assert sycl.trash_files.take_up(of(sycl_store), []) == 0
+
+
+def test_of_what_was_damaged_and_had_no_source_nothing_comes_back(sycl_store: SyclStore) -> None:
+    sycl_store.add(without=("src",))
+    (entry,) = look(sycl_store.root).entries
+    assert sycl.remover.remove([entry], {entry.id: replace(NOTE, reason=EvictReason.DEFECTIVE)})[entry.id]
+    assert sycl.trash_files.take_up(of(sycl_store), [entry.id.key]) == 0
+    assert live(sycl_store.root) == {}
+
+
+def test_the_source_of_what_was_not_damaged_is_not_taken_up(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    keys = [one.id.key for one in look(sycl_store.root).entries]
+    put_away(sycl_store)
+    assert sycl.trash_files.take_up(of(sycl_store), keys) == 0
+    assert live(sycl_store.root) == {}
 
 
 _FIEMAP = 0xC020660B

@@ -88,17 +88,21 @@ def test_only_few_errors_say_something_of_a_directory(sycl_store: SyclStore, mon
         assert scan.state is (StoreState.OK if name in LASTING else StoreState.UNREADABLE), name
 
 
-def test_a_lock_beside_what_cannot_be_read_is_no_interrupted_write(
-    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("suffix", [".src", ".bin"])
+def test_a_lock_beside_what_cannot_be_read_just_now_is_no_interrupted_write(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     slot = sycl_store.add()
     slot.lock.touch()
     os.utime(slot.lock, (1, 1))
     assert look(sycl_store.root).entries[0].defect == sycl.defects.STALE_LOCK
 
-    monkeypatch.setattr(fs, "_open", failing(slot.bin.name, errno.EAGAIN))
-
-    assert look(sycl_store.root).entries[0].state is EntryState.UNREAD
+    name = slot.bin.with_suffix(suffix).name
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "_open", failing(name, errno.EAGAIN))
+        assert look(sycl_store.root).entries[0].state is EntryState.UNREAD
+    monkeypatch.setattr(fs, "_open", failing(name, errno.EACCES))
+    assert look(sycl_store.root).entries[0].defect == sycl.defects.INTERRUPTED
 
 
 def test_a_signal_ends_no_opening(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
