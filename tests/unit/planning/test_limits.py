@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -247,6 +247,36 @@ def test_the_trash_keeps_its_bounds(
         elif one.reason is DropReason.DEBRIS:
             assert not one.item.whole
             assert one.item.allocated == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "keep", "now", "gone"),
+    [
+        (NOW - timedelta(days=7), 7 * 86400.0, NOW, DropReason.EXPIRED),
+        (NOW - timedelta(days=7) + timedelta(seconds=1), 7 * 86400.0, NOW, None),
+        # Without a clock that is to be trusted nothing goes for its age, nor what came at a time still to come.
+        (NOW - timedelta(days=99), 7 * 86400.0, None, None),
+        (NOW + timedelta(days=99), 7 * 86400.0, NOW, None),
+        # Where nothing is kept, no clock is asked.
+        (NOW - timedelta(days=99), 0.0, None, DropReason.EXPIRED),
+        (NOW + timedelta(days=99), 0.0, NOW, DropReason.EXPIRED),
+    ],
+)
+def test_what_was_in_the_trash_for_its_time_goes(
+    at: datetime, keep: float, now: datetime | None, gone: DropReason | None
+) -> None:
+    why, nowhere = EvictReason.UNUSED, EntryKey("1")
+    item = Trashed(
+        TrashRef("1"), STORE, nowhere, at, why, "", quarantined=False, device="", driver="", allocated=50, whole=True
+    )
+
+    drops = plan_trash([item], [], 0, Policy(trash_keep=keep), now)
+    assert [one.reason for one in drops] == ([] if gone is None else [gone])
+    # What is left of one that is gone is of no use, however young; what still takes room may be.
+    for rest, debris in ((replace(item, whole=False, allocated=0), True), (replace(item, allocated=0), False)):
+        reasons = [one.reason for one in plan_trash([rest], [], 0, Policy(trash_keep=keep), now)]
+        assert (reasons == [DropReason.DEBRIS]) is debris
+    assert DropReason.DEBRIS not in {one.reason for one in plan_trash([replace(item, whole=False)], [], 0, LONG, now)}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from xpucached.kinds import sycl
 from xpucached.planning.attribution import attribute
 from xpucached.planning.eviction import plan_eviction, plan_named
 from xpucached.planning.prewarm import plan_prewarm
-from xpucached.planning.verdict import of_system, verdict, warmth
+from xpucached.planning.verdict import of_drivers, of_system, verdict, warmth
 
 NOW: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
@@ -483,6 +483,33 @@ def statuses(*states: Warmth) -> list[ModelStatus]:
         ),
         (
             host(NEW),
+            [Warmth.UNKNOWN],
+            Verdict.UNKNOWN,
+            "Unknown: whether it is warm for driver 2 nobody knows (m1): why; see the problems",
+        ),
+        (
+            host(NEW),
+            [Warmth.WARM, Warmth.UNKNOWN],
+            Verdict.UNKNOWN,
+            "Unknown: whether 1 of 2 models is warm for driver 2 nobody knows (m2): why; see the problems",
+        ),
+        (
+            host(NEW),
+            [Warmth.UNCACHED, Warmth.WARM],
+            Verdict.WARM,
+            "Warm: m2 is warm for driver 2; m1 uses no cache that xpucached knows",
+        ),
+        (
+            host(NEW),
+            [Warmth.UNCACHED, Warmth.UNCACHED],
+            Verdict.UNCACHED,
+            (
+                "Uncached: m1, m2 use no cache that xpucached knows: there is nothing to keep warm;"
+                " see: xpucachectl why m1"
+            ),
+        ),
+        (
+            host(NEW),
             [Warmth.COLD, Warmth.FAILED],
             Verdict.FAILED,
             "Failed: 1 of 2 models is cold for driver 2 and could not be warmed (m2); see: xpucachectl model show m2",
@@ -533,10 +560,24 @@ def test_where_all_models_bring_their_driver_the_system_lacks_none() -> None:
     assert codes(replace(led, devices=(gpu,)), two) == everything
 
 
-def test_a_sentence_names_three_at_most() -> None:
-    _, sentence = verdict(host(NEW), statuses(*[Warmth.FAILED] * 5), [])
+def test_what_a_driver_of_some_models_lacks_is_told_with_whom_it_concerns() -> None:
+    lacking = tuple(Problem(code, code.upper()) for code in ("no-gpu", "driver-missing", "probe-hung", "no-opencl"))
+    driver = DriverInUse({}, (ModelName("m1"), ModelName("m2")), "stamp", problems=lacking)
+    own = [("driver-missing", "for m1, m2: DRIVER-MISSING"), ("probe-hung", "for m1, m2: PROBE-HUNG")]
 
-    assert "(m1, m2, m3 and 2 more)" in sentence
+    def told(*drivers: DriverInUse) -> list[tuple[str, str]]:
+        return [(one.code, one.message) for one in of_drivers(replace(host(NEW), drivers=drivers))]
+
+    silent = "for m1, m2: the driver that their own variables lead to offers no device: "
+    assert told(driver) == [*own, ("driver-silent", f"{silent}PROBE-HUNG; NO-OPENCL")]
+    assert told(replace(driver, problems=lacking[:1])) == [("driver-silent", f"{silent}it does not say why")]
+    assert told(replace(driver, environments=(NEW,))) == own
+    assert of_drivers(replace(host(NEW), drivers=(driver,)))[-1].subject == "m1"
+
+
+def test_a_sentence_names_three_at_most() -> None:
+    for failed, names in ((5, "(m1, m2, m3 and 2 more)"), (3, "(m1, m2, m3)")):
+        assert names in verdict(host(NEW), statuses(*[Warmth.FAILED] * failed), [])[1]
 
 
 def test_mistakes_in_the_configuration_are_not_hidden_by_a_good_verdict() -> None:

@@ -515,6 +515,11 @@ def test_a_size_that_is_shown_can_be_read(number: int) -> None:
     assert len(spell_size(number)) <= len(str(number)) + 1
 
 
+def test_a_size_is_shown_in_the_largest_unit_of_which_it_is_a_whole_number() -> None:
+    assert [spell_size(3 << bits) for bits in (0, 10, 20, 30, 40)] == ["3", "3KiB", "3MiB", "3GiB", "3TiB"]
+    assert [spell_size((3 << bits) + 1024) for bits in (20, 30)] == ["3073KiB", "3145729KiB"]
+
+
 @given(st.integers(0, 10**7))
 @hypothesis_settings(database=None, deadline=None)
 def test_a_duration_that_is_shown_can_be_read(seconds: int) -> None:
@@ -852,6 +857,7 @@ def test_a_model_file_says_how_to_run_a_model(models_d: Path) -> None:
             store = "/stores/one"
             priority = 80
             pinned = true
+            before = ["app.service", "more@1.service"]
         """,
         two='command = ["/bin/true"]',
     )
@@ -860,7 +866,7 @@ def test_a_model_file_says_how_to_run_a_model(models_d: Path) -> None:
     assert one.workload.command == ("/usr/bin/python3", "app.py", "")
     assert (one.workload.directory, one.workload.variables) == (Path("/opt/app"), {"A": "b"})
     assert (one.workload.timeout, one.store, one.priority, one.pinned) == (1200.0, Path("/stores/one"), 80, True)
-    assert one.source == str(models_d / "one.toml")
+    assert (one.source, one.before) == (str(models_d / "one.toml"), ("app.service", "more@1.service"))
     assert (two.workload.directory, two.workload.timeout, two.store) == (Path("/"), 1800.0, None)
     assert (two.priority, two.pinned) == (50, False)
 
