@@ -361,6 +361,8 @@ def test_what_is_no_more_than_it_may_be_is_read(file: Path) -> None:
     assert (found.throttle.gpu_busy, found.throttle.io_pressure, found.throttle.window) == (100, 99, (0, 1439))
     assert (found.metrics.listen, found.workers.include) == ("127.255.0.1:65535", (f"{'b' * 64}$",))
     assert len(found.stores.paths) == 1000
+    least = load(file, '[paths]\nsocket_mode = "0200"\n[policy]\nmax_bytes = 1\n')
+    assert (least.paths.socket_mode, least.policy.max_bytes) == (0o200, 1)
 
 
 def test_limits_can_be_lifted(file: Path) -> None:
