@@ -234,6 +234,24 @@ def catalog(path: Path) -> Iterator[Catalog]:
 # -- the file -----------------------------------------------------------------------------------------------------
 
 
+def test_who_will_write_takes_its_turn_before_it_reads_and_who_only_reads_takes_none(
+    catalog: Catalog, path: Path
+) -> None:
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SELECT count(*) FROM models")
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+
+    def refused(connection: sa.Connection) -> None:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            begin(connection)
+
+    catalog.read(begin)
+    catalog.write(refused)
+    catalog.read(begin)
+
+
 def test_a_new_catalog_belongs_to_us_alone(path: Path, catalog: Catalog) -> None:
     catalog.write(record_scan, scan(entry("a/0")), architecture)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
