@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
-import threading
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -20,7 +20,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-ASKED = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
+ASKED: Final = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
+
+SENDER: Final = """
+import contextlib, os, socket, struct, sys
+verb, path, port, *parts = sys.argv[1:]
+lingering = socket.create_connection(("127.0.0.1", int(port)))
+lingering.settimeout(0)
+with contextlib.suppress(BlockingIOError):
+    while True:
+        lingering.send(bytes(1 << 16))
+lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 100))
+end = socket.socket(socket.AF_UNIX)
+if verb == "connect":
+    end.connect(path)
+else:
+    end.bind(path)
+    end.listen()
+    print(flush=True)
+    end = end.accept()[0]
+    end.recv(1 << 16)
+end.settimeout(60)
+with contextlib.suppress(ConnectionError):
+    for part in parts[:-1]:
+        end.sendall(part.encode())
+    socket.send_fds(end, [parts[-1].encode()], [lingering.fileno()])
+print(flush=True)
+sys.stdin.readline()
+# Nobody is answered who sends one: the connection ends, and nothing of it stays open.
+with contextlib.suppress(ConnectionError):
+    while end.recv(1 << 16):
+        pass
+# What Python closes at its end would be waited for.
+os._exit(0)
+"""
+"""A process of its own, whose end waits for nothing: in ours, what it sent could be closed last.
+
+Sends the last of its parts with a connection whose closing waits 100 s for a peer who reads nothing.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -29,77 +66,49 @@ def older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "refuse_descriptors", lambda _one: None)
 
 
-@pytest.fixture
-def lingering() -> Iterator[socket.socket]:
-    """Yield a connection whose closing waits 100 s for its peer, who reads nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as one:
-        reader, _ = listener.accept()
-        with reader:
-            one.settimeout(0)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    one.send(bytes(1 << 16))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 100))
-            yield one
+@contextlib.contextmanager
+def sender(verb: str, path: Path, *parts: bytes) -> Iterator[subprocess.Popen[str]]:
+    """Run it; each empty line that it writes says that it has come as far as it can alone."""
+    with socket.create_server(("127.0.0.1", 0)) as never_reads:
+        words = [verb, str(path), str(never_reads.getsockname()[1]), *(part.decode() for part in parts)]
+        one = subprocess.Popen(
+            [sys.executable, "-c", SENDER, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        with one:
+            try:
+                assert one.stdout is not None
+                assert one.stdout.readline() == "\n"
+                yield one
+            finally:
+                one.kill()
 
 
-def send(end: socket.socket, data: bytes, sent: socket.socket) -> None:
-    """Send it along, and keep nothing of it; who is at the other end may have gone."""
-    try:
-        socket.send_fds(end, [data], [sent.fileno()])
-    except (BrokenPipeError, ConnectionResetError):
-        # Then it is closed here.
-        sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sent.close()
+def ended(one: subprocess.Popen[str]) -> bool:
+    """Return whether its connection ended."""
+    one.communicate("\n", timeout=90)
+    return one.returncode == 0
 
 
 @pytest.mark.parametrize(
     "parts",
     [
-        pytest.param([(b"", True)], id="with the request"),
-        pytest.param([(b"Connection: close\r\n\r\n", False), (b"more", True)], id="after a request that ends it"),
-        pytest.param([(b"\r\n", False), (b"more", True)], id="after a request"),
-        pytest.param([(b"Content-Length: 9\r\n\r\n", False), (b"a body", True)], id="with a body"),
-        pytest.param([(b"nonsense\r\n\r\n", True)], id="with what is no request"),
+        pytest.param([ASKED], id="with the request"),
+        pytest.param([ASKED + b"Connection: close\r\n\r\n", b"more"], id="after a request that ends it"),
+        pytest.param([ASKED + b"\r\n", b"more"], id="after a request"),
+        pytest.param([ASKED + b"Content-Length: 9\r\n\r\n", b"a body"], id="with a body"),
+        pytest.param([b"nonsense\r\n\r\n"], id="with what is no request"),
     ],
 )
-def test_a_daemon_answers_others(short_dir: Path, lingering: socket.socket, parts: list[tuple[bytes, bool]]) -> None:
-    with running(short_dir) as one, socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(one.path))
-        head = ASKED
-        for part, sends in parts:
-            if sends:
-                send(client, head + part, lingering)
-            else:
-                client.sendall(head + part)
-            head = b""
+def test_a_daemon_answers_others(short_dir: Path, parts: list[bytes]) -> None:
+    with running(short_dir) as one, sender("connect", one.path, *parts) as attacker:
         with Client(one.path) as honest:
             honest.call(requests.GetStatus())
-        # Nobody is answered who sends one: the connection ends.
-        client.settimeout(60)
-        with contextlib.suppress(ConnectionResetError):
-            while client.recv(1 << 16):
-                pass
+        assert ended(attacker)
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
-def test_who_asks_a_daemon_of_somebody_else_goes_on(short_dir: Path, lingering: socket.socket, answer: bytes) -> None:
-    with socket.socket(socket.AF_UNIX) as listener, Client(short_dir / "s") as client:
-        listener.bind(str(short_dir / "s"))
-        listener.listen()
-
-        def lie() -> None:
-            one, _ = listener.accept()
-            with one:
-                one.recv(1 << 16)
-                one.sendall(answer)
-                send(one, b"more", lingering)
-                one.settimeout(60)
-                with contextlib.suppress(ConnectionResetError):
-                    assert not one.recv(1)
-
-        liar = threading.Thread(target=lie)
-        liar.start()
-        with pytest.raises(XpucachedError):
+@pytest.mark.parametrize("answer", [[], [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]])
+def test_who_asks_a_daemon_of_somebody_else_goes_on(short_dir: Path, answer: list[bytes]) -> None:
+    with sender("listen", short_dir / "s", *answer, b"more") as attacker:
+        with Client(short_dir / "s") as client, pytest.raises(XpucachedError):
             client.call(requests.GetStatus())
-        liar.join()
+        assert ended(attacker)
