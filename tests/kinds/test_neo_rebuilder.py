@@ -25,6 +25,7 @@ from xpucached.domain.stores import Entry, EntryId, Store
 from xpucached.kinds import fs, removal
 from xpucached.kinds.neo import level_zero, rebuilder, recorder
 from xpucached.kinds.neo.targets import NAME
+from xpucached.processes import scratch
 
 TEXT: Final = EntryKey("1/4/14393921d7ce9d06.cl_cache")
 """An entry of source text; what follows is one of SPIR-V through Level Zero with constants, and one with its options
@@ -217,6 +218,22 @@ def test_that_the_compiler_ended_well_is_not_enough(store: Store, place: Path, w
             path.unlink()
     with pytest.raises(OSError, match="kept nothing"):
         rebuilder.made(recipe, BY_OPENCL, HOST, b"", place)
+
+
+def test_directories_deeper_than_one_can_go_are_no_entry(store: Store, place: Path) -> None:
+    recipe = rebuilder.recipe(entry(store, TEXT), told(store)[TEXT])
+    assert isinstance(recipe, Recipe)
+    scratch.clear(os.fspath(place))
+    deep = os.fspath(place)
+    try:
+        for _ in range(1200):
+            deep += "/0"
+            os.mkdir(deep)  # noqa: PTH102 - pathlib takes long for so many
+        with pytest.raises(OSError, match="kept nothing"):
+            rebuilder.made(recipe, BY_OPENCL, HOST, b"", place)
+    finally:
+        # Who removes it after us goes down step by step, too.
+        scratch.clear(os.fspath(place))
 
 
 @pytest.mark.parametrize("what", [".trace", ".input"])

@@ -21,8 +21,6 @@ _MOST: Final = 1000
 """Files of a folder that are looked at, and lines of a ``.pth`` file."""
 _MOST_NAMES: Final = 1_000_000
 _TEXT: Final = 1 << 16
-_WITH_SYSTEM: Final = re.compile(r"^include-system-site-packages\s*=\s*true\s*$", re.MULTILINE | re.IGNORECASE)
-_HOME: Final = re.compile(r"^home\s*=\s*(.+?)\s*$", re.MULTILINE)
 _MAPPED: Final = re.compile(r"['\"]([\w.]+)['\"]: ['\"](/[^'\"\n]+)['\"]")
 _FINDER: Final = re.compile(r"__editable___.+_finder\.py\Z")
 
@@ -41,11 +39,18 @@ def interpreter(python: Path) -> Interpreter:
     match = PYTHON.match(real.name)
     version = match[1] if match else ""
     for root in (python.parent.parent, real.parent.parent):
-        settings = beginning(os.fspath(root / "pyvenv.cfg"), _TEXT).decode("utf-8", "replace")
-        if settings:
-            home = _HOME.search(settings) if _WITH_SYSTEM.search(settings) else None
-            return Interpreter(root, Path(home[1]).parent if home else None, version)
+        text = _text(root / "pyvenv.cfg")
+        if text:
+            settings = _settings(text)
+            home = settings.get("home") if settings.get("include-system-site-packages", "").lower() == "true" else None
+            return Interpreter(root, Path(home).parent if home else None, version)
     return Interpreter(None, real.parent.parent, version)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """Return what a ``pyvenv.cfg`` says, as Python reads it."""
+    found = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name.strip().lower(): value.strip() for name, _, value in found}
 
 
 def sites(one: Interpreter, variables: Mapping[str, str]) -> list[Path]:

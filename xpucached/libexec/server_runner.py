@@ -173,6 +173,10 @@ def _asked(method: str, url: str, body: bytes | None, headers: dict[str, str], p
     target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
     connection = http.client.HTTPConnection(host, port, timeout=patience)
     try:
+        connection.connect()
+        # Only now: who listened a moment ago may have gone, and somebody else have taken the port.
+        if not _refuse_strangers((host, port)):
+            return "no answer: nobody listens there"
         connection.request(method, target, body, {"Connection": "close", **headers})
         answer = connection.getresponse()
         first = b""

@@ -76,6 +76,9 @@ def test_a_python_without_an_environment_has_the_packages_of_its_version_and_its
         tmp_path / "open", f"home = {tmp_path / 'base/bin'}\ninclude-system-site-packages = true\nversion = 3.11\n"
     )
     assert found(tmp_path, str(open_one)) == ["open", *kept]
+    # As Python reads it, and as quickly: what is said last counts, however much stands before it.
+    said = f"home = x{' ' * 60_000}x\ninclude-system-site-packages=True\nHome={tmp_path / 'base/bin'}\n"
+    assert found(tmp_path, str(environment(tmp_path / "long", said))) == ["long", *kept]
     (tmp_path / "base/conda-meta").mkdir()
     assert found(tmp_path, python) == ["base", *kept[1:]]
 

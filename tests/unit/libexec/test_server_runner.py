@@ -47,6 +47,10 @@ def test_a_program_of_another_user_is_no_server_of_the_model(family: int, bound:
         assert server_runner.listeners((host, port)) == {NOBODY}
         assert server_runner.listeners((host, port + 1)) == set()
         assert server_runner.listeners(("127.0.0.2", port)) == ({NOBODY} if not bound else set())
+        # Nor is it if it has taken the port between two requests.
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        with pytest.raises(server_runner.Unusable, match=f"a program of user {NOBODY} listens where"):
+            server_runner._asked("POST", url, b"secret", {}, 10.0)
     finally:
         forks.kill(child)
         for one in (reading, writing, waiting, going):

@@ -31,7 +31,8 @@ TEMPORARY: Final = re.compile(r"cl_cache\.[A-Za-z0-9]{6}\Z")
 TRACE: Final = re.compile(r"([0-9a-f]{16})\.(?:trace|input)\Z")
 """What a run left that was asked to tell which entries it looks for."""
 
-_DEPTH: Final = 2
+DEPTH: Final = 2
+"""So many directories an entry has above it, or none."""
 
 
 class EntryPlace(Struct, frozen=True):
@@ -47,9 +48,9 @@ def place(path: str) -> EntryPlace | None:
     """Return what a file is, by its path below the root; None if it is no entry's."""
     *above, name = path.split("/")
     match = ENTRY.match(name)
-    if match is None or len(above) not in (0, _DEPTH) or not all(map(LEVEL.match, above)):
+    if match is None or len(above) not in (0, DEPTH) or not all(map(LEVEL.match, above)):
         return None
-    return EntryPlace(match[1], match[2], flat=not above, misplaced=bool(above) and above != list(match[1][:_DEPTH]))
+    return EntryPlace(match[1], match[2], flat=not above, misplaced=bool(above) and above != list(match[1][:DEPTH]))
 
 
 def key(path: str) -> EntryKey | None:
@@ -59,4 +60,4 @@ def key(path: str) -> EntryKey | None:
 
 def counted(path: str) -> bool:
     """Return whether the driver counts a file, and evicts it: by what its path holds, two directories deep."""
-    return path.count("/") <= _DEPTH and any(suffix in path for suffix in SUFFIXES)
+    return path.count("/") <= DEPTH and any(suffix in path for suffix in SUFFIXES)

@@ -126,7 +126,7 @@ def made(
     told = recorder.collect(store, frozenset(), host).recipes
     if replaced:
         raise OSError(errno.ESTALE, "the GPU driver's compiler has been replaced just now")
-    if not told and any(place.rglob("*_cache")):
+    if not told and _keeps_any(place):
         return _blamed(place, "the GPU driver's trace does not explain under which name programs look for it")
     if not told:
         raise OSError(errno.ENODATA, "the GPU driver kept nothing of what it compiled")
@@ -144,6 +144,19 @@ def made(
             _DIRECTORY_MODE: f"{stat.S_IMODE(os.fstat(directory).st_mode) & 0o777:o}",
         }
     return replace(recipe, facts={**recipe.facts, **modes}, made=mine[0]), content
+
+
+def _keeps_any(place: Path) -> bool:
+    """Return whether an entry lies where a driver puts one: what else it makes may be deeper than we can go."""
+    ahead = [(os.fspath(place), 0)]
+    for folder, depth in ahead:
+        with os.scandir(folder) as listed:
+            for one in listed:
+                if one.name.endswith(layout.SUFFIXES):
+                    return True
+                if depth < layout.DEPTH and layout.LEVEL.match(one.name) and one.is_dir(follow_symlinks=False):
+                    ahead.append((one.path, depth + 1))
+    return False
 
 
 def _blamed(place: Path, words: str) -> str:
