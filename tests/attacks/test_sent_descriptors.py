@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -25,12 +26,6 @@ ASKED: Final = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 SENDER: Final = """
 import contextlib, os, socket, struct, sys
 verb, path, port, *parts = sys.argv[1:]
-lingering = socket.create_connection(("127.0.0.1", int(port)))
-lingering.settimeout(0)
-with contextlib.suppress(BlockingIOError):
-    while True:
-        lingering.send(bytes(1 << 16))
-lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 100))
 end = socket.socket(socket.AF_UNIX)
 if verb == "connect":
     end.connect(path)
@@ -39,24 +34,29 @@ else:
     end.listen()
     print(flush=True)
     end = end.accept()[0]
-    end.recv(1 << 16)
-end.settimeout(60)
-with contextlib.suppress(ConnectionError):
-    for part in parts[:-1]:
-        end.sendall(part.encode())
-    socket.send_fds(end, [parts[-1].encode()], [lingering.fileno()])
+if not os.fork():
+    lingering = socket.create_connection(("127.0.0.1", int(port)))
+    lingering.settimeout(0)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            lingering.send(bytes(1 << 16))
+    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 100))
+    with contextlib.suppress(ConnectionError):
+        for part in parts[:-1]:
+            end.sendall(part.encode())
+        socket.send_fds(end, [parts[-1].encode()], [lingering.fileno()])
+    os._exit(0)
+assert os.wait()[1] == 0
 print(flush=True)
 sys.stdin.readline()
 # Nobody is answered who sends one: the connection ends, and nothing of it stays open.
 with contextlib.suppress(ConnectionError):
     while end.recv(1 << 16):
         pass
-# What Python closes at its end would be waited for.
-os._exit(0)
 """
-"""A process of its own, whose end waits for nothing: in ours, what it sent could be closed last.
+"""Sends, with the last of its parts, a connection whose closing waits 100 s for a peer who reads nothing.
 
-Sends the last of its parts with a connection whose closing waits 100 s for a peer who reads nothing.
+A process does so that ends at once: what waits is the last that holds it, and a process's end waits for nothing.
 """
 
 
@@ -100,15 +100,24 @@ def ended(one: subprocess.Popen[str]) -> bool:
     ],
 )
 def test_a_daemon_answers_others(short_dir: Path, parts: list[bytes]) -> None:
-    with running(short_dir) as one, sender("connect", one.path, *parts) as attacker:
-        with Client(one.path) as honest:
-            honest.call(requests.GetStatus())
-        assert ended(attacker)
+    sent = threading.Event()
+    with running(short_dir) as one:
+        # It reads when nobody else holds what was sent.
+        one.loop.call_soon_threadsafe(sent.wait, 60)
+        with sender("connect", one.path, *parts) as attacker:
+            sent.set()
+            with Client(one.path) as honest:
+                honest.call(requests.GetStatus())
+            assert ended(attacker)
 
 
 @pytest.mark.parametrize("answer", [[], [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]])
 def test_who_asks_a_daemon_of_somebody_else_goes_on(short_dir: Path, answer: list[bytes]) -> None:
     with sender("listen", short_dir / "s", *answer, b"more") as attacker:
-        with Client(short_dir / "s") as client, pytest.raises(XpucachedError):
-            client.call(requests.GetStatus())
+        with Client(short_dir / "s") as client:
+            client._connection.connect()
+            assert attacker.stdout is not None
+            assert attacker.stdout.readline() == "\n"
+            with pytest.raises(XpucachedError):
+                client.call(requests.GetStatus())
         assert ended(attacker)
