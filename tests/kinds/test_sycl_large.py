@@ -144,3 +144,19 @@ def test_few_heavy_names_are_handed_over_at_a_time(store: SyclStore, monkeypatch
     named = [one for part in found for one in part.entries if one.kernels]
     assert len(named) > BOUND
     assert all(sum(bool(one.kernels) for one in part.entries) <= 1 for part in found)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_quick_look_goes_by_all_images_but_those_in_which_a_part_ended(sycl_store: SyclStore) -> None:
+    image = sycl_store.add().src.parents[2]
+    for number in range(1, 35):
+        shutil.copytree(image, image.with_name(str(int(image.name) // 10 + number)))
+
+    found = [one for part in parts(sycl_store.root) for one in part.entries]
+
+    assert len(found) == 35
+    assert sum(one.place is None for one in found) == 35 // BOUND
+    known = sorted((KnownEntry(one.id.key, one.stamp, one.place) for one in found), key=lambda one: one.key)
+    again = parts(sycl_store.root, known, quick=True)
+    assert sum(len(one.unchanged) for one in again) == 35 // BOUND
+    assert not any(one.entries for one in again)

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -25,8 +25,6 @@ from xpucached.kinds.sycl.unread import Changed
 
 targets = valid.targets
 architecture = valid.architecture
-
-_Placed = TypeVar("_Placed", Entry, UnchangedEntry)
 
 _MARKER: Final = "CACHEDIR.TAG"
 _DEPTH: Final = 4
@@ -115,6 +113,7 @@ def _remembered(look: ScanState, rows: list[KnownEntry]) -> Iterator[None]:
     look.known = {row.key: row for row in rows}
     look.seen = set()
     look.hollow = False
+    look.begun = len(look.entries), len(look.unchanged)
     yield
     shut = tuple(look.shut)
     look.shut.clear()
@@ -169,15 +168,12 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
             rows = look.rows.take(f"{name}/{below}/")
             if look.quick and rows and _settled(here, below, rows):
                 continue
-            before, begun = look.parts, (len(look.entries), len(look.unchanged))
+            before = look.parts
             with _remembered(look, rows):
                 yield from _walk(look, here, status.st_uid, below, (name, below), ())
-            if look.parts != before:
-                begun = (0, 0)
             # Where a part was given on the way, too: nobody knows any more whether it was hollow.
             if look.hollow or look.parts != before:
-                _unsettle(look.entries, begun[0])
-                _unsettle(look.unchanged, begun[1])
+                _unsettle(look)
             if look.full:
                 yield look.part()
     finally:
@@ -185,9 +181,11 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
             os.close(here)
 
 
-def _unsettle(some: list[_Placed], begin: int) -> None:
-    """Forget the places of what was found last: the next look has to go there again."""
-    some[begin:] = [replace(one, place=None) for one in some[begin:]]
+def _unsettle(look: ScanState) -> None:
+    """Forget the places of what was found in this image: the next look has to go there again."""
+    entries, unchanged = look.begun
+    look.entries[entries:] = [replace(one, place=None) for one in look.entries[entries:]]
+    look.unchanged[unchanged:] = [replace(one, place=None) for one in look.unchanged[unchanged:]]
 
 
 def _settled(device: int, image: str, rows: list[KnownEntry]) -> bool:
@@ -305,6 +303,6 @@ def _leaf(
 
 def _part(look: ScanState) -> Scan:
     """Hand over what was found in the middle of an image: the next look has to go there again."""
-    _unsettle(look.entries, 0)
-    _unsettle(look.unchanged, 0)
+    _unsettle(look)
+    look.begun = 0, 0
     return look.part()
