@@ -208,6 +208,18 @@ def test_many_entries_come_in_parts_and_the_next_look_goes_there_again(
     assert sum(len(part.unchanged) for part in again) == 10
 
 
+def test_a_quick_look_goes_by_all_directories_but_those_in_which_a_part_ended(
+    store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_cursor, "PART", 4)
+    for number in range(12):
+        (store.root / f"9/{number:x}").mkdir(parents=True)
+        shutil.copy(store.root / CL, store.root / f"9/{number:x}/25{number:014x}.cl_cache")
+    found = [one for part in store.parts() for one in part.entries]
+    again = [one.key for part in store.parts(found, quick=True) for one in part.unchanged if one.key.startswith("9/")]
+    assert len(again) == 12 // 4
+
+
 def test_what_is_not_the_driver_s_is_counted_and_left(store: CacheOfTheDriver) -> None:
     (store.root / "stats").write_bytes(bytes(24))
     (store.root / "x.trace").write_bytes(b"")

@@ -93,6 +93,17 @@ class StoreWalk:
         self.weight = 0
         return found
 
+    def unsettle(self, prefix: str) -> None:
+        """Forget the places of what was found last, below one directory: the next look has to go there again."""
+        begin = len(self.entries)
+        while begin and self.entries[begin - 1].id.key.startswith(prefix):
+            begin -= 1
+        self.entries[begin:] = [replace(one, place=None) for one in self.entries[begin:]]
+        begin = len(self.unchanged)
+        while begin and self.unchanged[begin - 1].key.startswith(prefix):
+            begin -= 1
+        self.unchanged[begin:] = [replace(one, place=None) for one in self.unchanged[begin:]]
+
     def about(self, *, last: bool) -> Scan:
         """Return what a part says of the store as a whole; the last one tells how it is."""
         whole = last and not self.quick

@@ -61,12 +61,6 @@ def _order(name: str) -> str:
     return f"{name}/" if layout.LEVEL.match(name) else name
 
 
-def _unsettled(part: Scan) -> Scan:
-    """Forget the places of what was found: the next look has to go there again."""
-    entries = tuple(replace(one, place=None) for one in part.entries)
-    return replace(part, entries=entries, unchanged=tuple(replace(one, place=None) for one in part.unchanged))
-
-
 @dataclass(slots=True)
 class _NeoWalk(StoreWalk):
     """One look while it goes on."""
@@ -81,7 +75,11 @@ class _NeoWalk(StoreWalk):
             if layout.LEVEL.match(name):
                 yield from self._level(name)
             elif layout.ENTRY.match(name):
-                yield from self._entry(self.root, name, EntryKey(name), None)
+                key = EntryKey(name)
+                yield from self.pass_before(key)
+                self._entry(self.root, name, key, None, next(iter(self.rows.take(key)), None))
+                if self.full:
+                    yield self.part()
             elif name not in _OURS and not layout.TEMPORARY.match(name) and not layout.TRACE.match(name):
                 self.foreign += 1
         yield from self.pass_before()
@@ -114,10 +112,12 @@ class _NeoWalk(StoreWalk):
                 for file in there:
                     if layout.ENTRY.match(file):
                         key = EntryKey(path + file)
-                        for part in self._entry(here, file, key, place, known.pop(key, None)):
+                        self._entry(here, file, key, place, known.pop(key, None))
+                        if self.full:
                             # Given in the middle of a directory: the next look has to go there again.
                             place = None
-                            yield _unsettled(part)
+                            self.unsettle(path)
+                            yield self.part()
                     else:
                         self.foreign += file != layout.STATS
                 self.rows.passed += known
@@ -126,13 +126,8 @@ class _NeoWalk(StoreWalk):
             kept += (row.key for row in rows)
             yield from self._refused(error, path)
 
-    def _entry(
-        self, directory: int, name: str, key: EntryKey, place: int | None, row: KnownEntry | None = None
-    ) -> Iterator[Scan]:
+    def _entry(self, directory: int, name: str, key: EntryKey, place: int | None, row: KnownEntry | None) -> None:
         """Look at an entry, and read it if it is not the one that was known."""
-        if row is None:
-            yield from self.pass_before(key)
-            row = next(iter(self.rows.take(key)), None)
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
@@ -144,8 +139,6 @@ class _NeoWalk(StoreWalk):
                 self.add(read_entry(self.store, directory, name, key, status, place, self.now))
         except FileNotFoundError:
             self._gone(row)
-        if self.full:
-            yield self.part()
 
     def _gone(self, row: KnownEntry | None) -> None:
         if row is not None:

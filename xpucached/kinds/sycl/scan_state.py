@@ -39,7 +39,6 @@ class ScanState(StoreWalk):
     digests: dict[tuple[int, ...], str] = field(default_factory=dict)  #: of large programs, by file
     environments: dict[str, Target | None] = field(default_factory=dict)
     parts: int = 0  #: that were given
-    begun: tuple[int, int] = (0, 0)  #: of the entries and the unchanged ones, the first ones of this image
 
     def claim(self, key: EntryKey) -> None:
         """Note what a dead daemon left; of more than `OURS` any so many, so that none that can be finished waits."""

@@ -113,7 +113,6 @@ def _remembered(look: ScanState, rows: list[KnownEntry]) -> Iterator[None]:
     look.known = {row.key: row for row in rows}
     look.seen = set()
     look.hollow = False
-    look.begun = len(look.entries), len(look.unchanged)
     yield
     shut = tuple(look.shut)
     look.shut.clear()
@@ -173,19 +172,12 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
                 yield from _walk(look, here, status.st_uid, below, (name, below), ())
             # Where a part was given on the way, too: nobody knows any more whether it was hollow.
             if look.hollow or look.parts != before:
-                _unsettle(look)
+                look.unsettle(f"{name}/{below}/")
             if look.full:
                 yield look.part()
     finally:
         if here >= 0:
             os.close(here)
-
-
-def _unsettle(look: ScanState) -> None:
-    """Forget the places of what was found in this image: the next look has to go there again."""
-    entries, unchanged = look.begun
-    look.entries[entries:] = [replace(one, place=None) for one in look.entries[entries:]]
-    look.unchanged[unchanged:] = [replace(one, place=None) for one in look.unchanged[unchanged:]]
 
 
 def _settled(device: int, image: str, rows: list[KnownEntry]) -> bool:
@@ -279,7 +271,7 @@ def _leaf(
                     look.add(entry)
                     read.add(entry.id.key)
                 if look.full:
-                    yield _part(look)
+                    yield _part(look, path)
             # What is unchanged was looked at only now.
             if not read or names_in(leaf, pattern) == slots.names:
                 look.seen |= read
@@ -295,14 +287,13 @@ def _leaf(
             look.add(unsettled(look, path, slot, EntryState.UNFINISHED, "it changes while we look"))
             look.seen.add(look.entries[-1].id.key)
             if look.full:
-                yield _part(look)
+                yield _part(look, path)
     look.foreign += slots.foreign
     if look.full:
-        yield _part(look)
+        yield _part(look, path)
 
 
-def _part(look: ScanState) -> Scan:
+def _part(look: ScanState, path: tuple[str, ...]) -> Scan:
     """Hand over what was found in the middle of an image: the next look has to go there again."""
-    _unsettle(look)
-    look.begun = 0, 0
+    look.unsettle("/".join(path[:2]) + "/")
     return look.part()
