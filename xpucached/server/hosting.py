@@ -20,6 +20,7 @@ from xpucached import codec
 from xpucached.api import endpoints, host_requests, requests
 from xpucached.api.endpoints import VERSION, Endpoint
 from xpucached.domain.host_overview import host_overview
+from xpucached.domain.jobs import Job
 from xpucached.errors import Denied, NotFound, XpucachedError
 from xpucached.messages import Json
 from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, respond, tagged, written
@@ -29,7 +30,6 @@ from xpucached.server.public_thread import here
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-    from xpucached.domain.jobs import Job
     from xpucached.domain.names import JobId, ModelName
     from xpucached.domain.users import HostStatus, UserSocket
 
@@ -123,7 +123,9 @@ class HostRoutes(HttpApplication):
         value = await done(row, request, self._run(call))
         if isinstance(asked, host_requests.GetHostOverview) and "text/plain" not in request.headers.get("accept", ""):
             return tagged(row, value, request)
-        return written(row, codec.to_json(value)) if user else respond(row, value, request)
+        # How long a text of what a worker says takes, and how large it is, its user would choose: who asked writes it.
+        worded = not user and not isinstance(value, Job)
+        return respond(row, value, request) if worded else written(row, codec.to_json(value))
 
     def _trusts(self, peer: Peer) -> bool:
         return self._admin or peer.uid in {0, os.getuid()}

@@ -6,14 +6,18 @@ import asyncio
 import os
 import socket
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from xpucached.api import host_requests, requests
 from xpucached.api.client import Client
+from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.plans import Deferred, PrewarmReport
 from xpucached.errors import Denied, NotFound, SettingsError
 from xpucached.server import unix_sockets
 from xpucached.server.connection import ConnectionLimits, Peer
@@ -256,6 +260,28 @@ def test_what_is_no_listening_unix_socket_is_refused_and_closed(
     with pytest.raises(SettingsError, match="descriptor 700 from systemd is not a socket"):
         unix_sockets.activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
     assert unix_sockets.activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}) == []
+
+
+def test_no_text_is_made_of_what_a_worker_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    # At a width of 16,000, 1 MiB of it would take five minutes; a table at one of millions, gigabytes.
+    async def said(_uid: int, _request: Request[object]) -> Job:
+        late = Deferred(ModelName("net"), "\N{LATIN SMALL LETTER E WITH ACUTE} " * 100, None)
+        return Job(JobId("3"), "prewarm", JobState.DONE, datetime.now(UTC), report=PrewarmReport(deferred=(late,)))
+
+    service = Service()
+    for asks in ("job", "prewarm"):
+        monkeypatch.setattr(service, asks, said)
+    routes = HostRoutes(cast("HostService", service), "1", ConnectionLimits(), admin=True)
+    headers = [(b"accept", b"text/plain"), (b"xpucached-look", b"plain,190")]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "state": {"peer": Peer(1, 0, 0)}}
+
+    async def answer(asked: Request[object]) -> str:
+        row = replace(next(one for one in host_requests.ENDPOINTS if one.request is type(asked)), method="POST")
+        return (await routes._respond(row, asked, HttpRequest(scope), "")).headers["content-type"]
+
+    job = JobId("3")
+    asked = (requests.GetJob(id=job), requests.WaitJob(id=job), requests.PrewarmModels(models=(ModelName("net"),)))
+    assert [asyncio.run(answer(one)) for one in asked] == ["application/json"] * 3
 
 
 def test_what_no_worker_answers_is_not_found() -> None:
