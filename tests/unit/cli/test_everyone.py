@@ -96,6 +96,15 @@ def test_lists_of_all_users_are_one_with_an_owner_in_each_row(
     assert len(workers) == 2
 
 
+def test_no_worker_names_what_would_be_another_user_s(
+    workers: Mapping[str, api_stub.Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lie = ModelName("x\nbob:payroll")
+    workers["alice"].service.registered = {lie: api_stub.make_model(lie)}
+    assert run("-q model list", ALICE, BOB) == 0
+    assert capsys.readouterr().out == "alice:x bob:payroll\nbob:bobs\n"
+
+
 @pytest.mark.parametrize("line", ["stores", "runs", "trash list", "ls"])
 @pytest.mark.usefixtures("workers")
 def test_every_list_says_whose_each_row_is(line: str, capsys: pytest.CaptureFixture[str]) -> None:
