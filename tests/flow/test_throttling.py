@@ -65,9 +65,28 @@ def test_who_waits_gets_most_and_a_gap_least() -> None:
     assert len({one.occasion for one in efforts}) == 4
 
 
+def test_what_nobody_waits_for_disturbs_least() -> None:
+    efforts = {reason: throttling.run_priority(reason) for reason in WarmReason}
+
+    assert [reason for reason, one in efforts.items() if one.idle_io] == [
+        *(WarmReason.NEVER, WarmReason.CHANGED, WarmReason.PROGRAM, WarmReason.LOST, WarmReason.RETRY)
+    ]
+    # What somebody asked for runs as what he starts himself: 100 is what everything has.
+    asked = efforts[WarmReason.MANUAL]
+    assert (asked.nice, asked.cpu_weight, asked.io_weight) == (0, 100, 100)
+    for one in (*efforts.values(), throttling.run_priority(WarmReason.LOST, booting=True)):
+        # A run yields to what has no settings at all, and is never stopped for good.
+        assert 1 <= one.cpu_weight == one.io_weight <= 100
+        assert 0 <= one.nice < 19
+
+
 def test_what_is_cold_at_the_start_is_not_let_wait_as_long_as_a_gap() -> None:
     assert throttling.run_priority(WarmReason.LOST, booting=True).occasion is RunCause.BOOT
     assert throttling.run_priority(WarmReason.MANUAL, booting=True).occasion is RunCause.MANUAL
+    # Then all is cold, as after another driver.
+    assert replace(throttling.run_priority(WarmReason.LOST, booting=True), occasion=RunCause.DRIVER) == (
+        throttling.run_priority(WarmReason.DRIVER)
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,6 +132,18 @@ def test_what_speaks_against_a_start(strain: Pressure, why: str) -> None:
 
     assert said.startswith(why)
     assert bool(said) is bool(why)
+
+
+@pytest.mark.parametrize("name", ["cpu", "memory", "io", "gpu"])
+def test_as_much_as_is_let_pass_passes(name: str) -> None:
+    limits = {"cpu": "cpu_pressure", "memory": "memory_pressure", "io": "io_pressure", "gpu": "gpu_busy"}
+    throttle = replace(ThrottlePolicy(), **{limits[name]: 7})
+    assert strained(Pressure(**{name: 7.0}), throttle, starting=True) == ""
+    said = strained(Pressure(**{name: 7.6}), throttle, starting=True)
+    assert said.endswith("8 % of the time (7 % are let pass)")
+    idle = replace(throttle, only_when_idle=True)
+    assert strained(Pressure(**{name: 1.0}), idle, starting=True) == ""
+    assert strained(Pressure(**{name: 1.1}), idle, starting=True).endswith("(1 % are let pass)")
 
 
 def test_the_processor_is_shared_while_a_run_goes_on() -> None:

@@ -148,6 +148,91 @@ def test_between_two_runs_packages_runtimes_and_the_kernel_may_change() -> None:
     assert between(replace(one, libraries=None, kernel=""), replace(other, changes=())) == ()
 
 
+def on(host: str, *drivers: tuple[str, str]) -> Run:
+    """Return a run on a host with these devices and drivers."""
+    environments = (replace(OPENCL, device=device, toolchain=driver) for device, driver in drivers)
+    return replace(run(1, 4.0), host=host, environments=tuple(environments))
+
+
+HOST = "the devices, their drivers, or the variables that all programs get are others"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "told"),
+    [
+        (on("h", ("a", "1")), on("h", ("a", "1")), ()),
+        (on("h", ("a", "1")), on("i", ("a", "1")), (HOST,)),
+        (on("h", ("a", "1")), on("i", ("a", "2")), ("a: driver 1 → 2",)),
+        (on("h", ("a", "1"), ("b", "1")), on("i", ("a", "2"), ("b", "3")), ("a: driver 1 → 2", "b: driver 1 → 3")),
+        # Of what an earlier run did not use, nobody knows which driver it had.
+        (on("h", ("a", "1")), on("i", ("a", "1"), ("b", "3")), (HOST,)),
+        (on("h", ("a", "1"), ("b", "1")), on("i", ("b", "1")), (HOST,)),
+        (on("h"), on("h", ("a", "1")), ()),
+    ],
+)
+def test_a_change_of_the_host_is_told_by_its_drivers_and_else_as_one(
+    earlier: Run, later: Run, told: tuple[str, ...]
+) -> None:
+    assert between(earlier, later) == told
+
+
+def with_runtimes(**builds: str) -> Run:
+    found = tuple(SyclRuntime(Path(f"/a/{name}"), build, 3) for name, build in builds.items())
+    return replace(run(1, 4.0), libraries=Libraries(found))
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "named"),
+    [
+        (with_runtimes(a="1"), with_runtimes(a="1"), ""),
+        (with_runtimes(a="1"), with_runtimes(a="2"), "a"),
+        (with_runtimes(a="1", b="1"), with_runtimes(a="1", b="2"), "b"),
+        (with_runtimes(a="1"), with_runtimes(a="1", c="1", b="1"), "b, c"),
+        (with_runtimes(a="1", c="1", b="1"), with_runtimes(a="1"), "b, c"),
+        (with_runtimes(a="1"), with_runtimes(), ""),
+        (with_runtimes(), with_runtimes(a="1"), ""),
+        (replace(with_runtimes(), libraries=None), with_runtimes(a="1"), ""),
+        (with_runtimes(a="1"), replace(with_runtimes(), libraries=None), ""),
+    ],
+)
+def test_another_build_of_a_runtime_is_told_where_both_runs_were_seen_to_use_one(
+    earlier: Run, later: Run, named: str
+) -> None:
+    assert between(earlier, later) == ((f"the SYCL runtime is another build ({named})",) if named else ())
+
+
+@pytest.mark.parametrize(("was", "now"), [("", "6.8"), ("6.8", ""), ("6.8", "6.8")])
+def test_a_kernel_that_is_not_known_is_no_other(was: str, now: str) -> None:
+    assert between(replace(run(1, 4.0), kernel=was), replace(run(2, 4.0), kernel=now)) == ()
+
+
+@pytest.mark.parametrize(
+    ("series", "found"),
+    [
+        # Four runs are enough, and three are not; those of an earlier driver help out.
+        ([(OLD, STILL[:4]), (NEW, [9.8])], [(5, 4, 1)]),
+        ([("1", STILL[:2]), (OLD, STILL[2:4]), (NEW, [9.8])], [(5, 4, 1)]),
+        ([("1", [9.0] * 4), (OLD, STILL[:4]), (NEW, [9.8])], [(9, 4, 1)]),
+        # Slower than with the driver before, and as with those before that: it came with neither.
+        ([("1", STILL), (OLD, [9.8]), (NEW, [9.8])], [(6, 5, 1)]),
+        # Half of the difference is gone, and so is all that is beyond chance.
+        ([(OLD, STILL), (NEW, [9.8]), (NEWER, [4.4])], []),
+        ([(OLD, STILL), (NEW, [2.0]), (NEWER, [2.2])], [(6, 5, 1)]),
+        ([(OLD, STILL), (NEW, [2.0]), (NEWER, [9.0])], []),
+    ],
+)
+def test_a_driver_is_compared_with_those_before_it(
+    series: list[tuple[str, Sequence[float]]], found: list[tuple[int, int, int]]
+) -> None:
+    assert [(one.run, one.before_runs, one.after_runs) for one in shifts(runs(*series))] == found
+
+
+def test_runs_are_told_apart_by_their_numbers_and_those_that_go_on_do_not_count() -> None:
+    given = runs((OLD, STILL), (NEW, (9.8,)))
+    assert shifts(given[::-1]) == shifts(given) != ()
+    assert shifts([*given[:-1], replace(given[-1], finished=None)]) == ()
+
+
 def test_a_change_that_a_run_proved_nothing_of_is_not_another_one_in_the_next() -> None:
     unproven = run(6, 4.1, outcome=Outcome.UNPROVEN, changes=["app.py was modified"])
     given = [*runs((OLD, STILL)), unproven, run(7, 9.8, changes=["app.py was modified"])]
