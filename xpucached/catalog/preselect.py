@@ -171,7 +171,7 @@ def _take_worst(
         _E.target_id.in_([numbers[one] for one in preselection.present if one in numbers]),
     )
     size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
-    cost = sa.func.coalesce(_E.cost, rate * size) / sa.func.max(_E.allocated, 1)
+    cost = sa.func.coalesce(_E.cost, rate * size) / _E.allocated
     idle = sa.func.max(0, microseconds(preselection.now) - sa.literal_column(LAST_USED, sa.BigInteger)) / (half * 1e6)
     value = (cost * sa.func.exp2(-idle) * sa.case((usable, 1.0), else_=absent)).label("value")
     owned = [

@@ -295,8 +295,9 @@ def test_of_each_pool_so_much_goes_through_as_it_has_too_much(catalog: Catalog) 
     assert through(catalog, replace(HERE, worst=both)) == {"here 0", "here 1", "there 0"}
 
 
-def test_a_sample_of_a_pool_tells_up_to_which_worth_to_take_at_once(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("spare", "taken", "rounds"), [(0, 97, 1), (-3, 151, 3)])
+def test_a_sample_of_a_pool_tells_up_to_which_worth_to_take_and_if_that_is_too_little_half_as_much_again(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, spare: int, taken: int, rounds: int
 ) -> None:
     put(
         catalog,
@@ -304,7 +305,7 @@ def test_a_sample_of_a_pool_tells_up_to_which_worth_to_take_at_once(
         noted={str(number): {"cost": 1.0 + number} for number in range(200)},
     )
     monkeypatch.setattr(preselect, "_SAMPLE", 50)
-    monkeypatch.setattr(preselect, "_SPARE", 0)
+    monkeypatch.setattr(preselect, "_SPARE", spare)
     asked: list[str] = []
 
     def note(_: object, __: object, statement: str, *___: object) -> None:
@@ -316,8 +317,8 @@ def test_a_sample_of_a_pool_tells_up_to_which_worth_to_take_at_once(
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
     # Nothing is left to chance here: with these rows, one in four of them tells it to the row.
-    assert found == {str(number) for number in range(97)}
-    assert sum("INSERT INTO worst" in one for one in asked) == 1
+    assert (len(found), sum("INSERT INTO worst" in one for one in asked)) == (taken, rounds)
+    assert found == {str(number) for number in range(taken)}
 
 
 def sampled(*frees: int) -> list[preselect._Sampled]:
@@ -371,11 +372,12 @@ def test_of_a_driver_that_is_traced_is_told_when_the_rest_was_made_and_used_last
         entry("damaged", created=NOW - 3 * HOUR, accessed=NOW, state=EntryState.DEFECTIVE, defect=HARMFUL),
         new("new"),
         entry("nowhere", environment=None),
+        entry("alone", environment=THIRD, state=EntryState.DEFECTIVE, defect=HARMFUL),
     )
     put(catalog, entry("elsewhere", OTHER, created=NOW - 9 * HOUR), store=OTHER)
     wanted = replace(HERE, defective=True, traced=frozenset({OLD, THIRD}))
     some, others, _ = catalog.read(preselect_entries, wanted, 2e-5, 86400.0, 0.1)
-    assert [one.entry.id.key for one in some] == ["damaged"]
+    assert [one.entry.id.key for one in some] == ["damaged", "alone"]
     times = (NOW - 4 * HOUR, NOW - HOUR)
     # A driver's times are those of all stores.
     assert set(others) == {
@@ -386,5 +388,6 @@ def test_of_a_driver_that_is_traced_is_told_when_the_rest_was_made_and_used_last
     }
     assert set(catalog.read(store_subtotals)) == {
         Subtotal(STORE, OLD, 3, 3 * PAGE),
+        Subtotal(STORE, THIRD, 1, PAGE),
         *(replace(one, created=None, used=None) for one in others if one != Subtotal(STORE, OLD, 2, 2 * PAGE, *times)),
     }
