@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from xpucached.catalog.runtimes import known_runtime_checks, record_runtime_chec
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.kinds.sycl import preflight
-from xpucached.kinds.sycl import runtimes as installed
 from xpucached.kinds.sycl.preflight import SYCL_CHECK
 
 if TYPE_CHECKING:
@@ -110,64 +108,6 @@ def test_the_program_of_the_check_says_what_is_wrong_with_a_library(tmp_path: Pa
 
     assert done.returncode == 2
     assert "what():" in done.stderr
-
-
-# -- which runtime a program finds ------------------------------------------------------------------------------------
-
-
-def library(folder: Path, name: str = "libsycl.so.8", content: bytes = b"one") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(content)
-    return folder / name
-
-
-def test_a_program_finds_a_runtime_as_the_loader_does(tmp_path: Path) -> None:
-    first = library(tmp_path / "first", content=b"a")
-    beside = library(tmp_path / "venv" / "lib", "libsycl.so.9", b"b")
-    system = library(tmp_path / "system", content=b"c")
-    program = tmp_path / "venv" / "bin" / "python"
-    places = (system.parent,)
-
-    def seen(variables: Mapping[str, str], program: Path = program) -> list[Path]:
-        return [one.library for one in preflight.runtimes(program, variables, places)]
-
-    assert seen({"LD_LIBRARY_PATH": f"relative::{first.parent}"}) == [first, beside]
-    assert seen({}) == [beside]
-    assert seen({}, Path("/nowhere/bin/python")) == [system]
-    (one,) = preflight.runtimes(program, {}, places)
-    assert one.layout == 3
-
-
-def test_among_more_names_than_are_listed_a_runtime_is_found_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "lib"
-    expected = {library(place, f"libsycl.so.{number}", f"{number}".encode()) for number in range(4)}
-    monkeypatch.setattr(installed, "_MOST_NAMES", 3)
-    found = preflight.runtimes(Path("/nowhere/bin/app"), {"LD_LIBRARY_PATH": str(place)}, ())
-
-    assert {one.library for one in found} == expected
-
-
-def test_the_same_content_is_the_same_build(tmp_path: Path) -> None:
-    for folder, content in (("a", b"same"), ("b", b"same"), ("c", b"other")):
-        library(tmp_path / folder, content=content)
-    path = ":".join(str(tmp_path / folder) for folder in "abc")
-    found = preflight.runtimes(Path("/nowhere/bin/app"), {"LD_LIBRARY_PATH": path}, ())
-
-    assert len(found) == 2
-    assert len({one.build for one in found}) == 2
-
-
-def test_what_looks_like_a_runtime_and_is_none_is_passed_over(tmp_path: Path) -> None:
-    place = tmp_path / "lib"
-    library(place, "libsycl.so.8.0.0-gdb.py")
-    library(place, "libsycl-preview.so.8")
-    (place / "libsycl.so.7").mkdir()
-    os.mkfifo(place / "libsycl.so.8")
-    (place / "libsycl.so.9").symlink_to("nowhere")
-
-    assert preflight.runtimes(Path("/nowhere/bin/app"), {"LD_LIBRARY_PATH": str(place)}, ()) == ()
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------

@@ -137,8 +137,7 @@ def test_what_was_stored_is_not_called_used_and_what_is_no_trace_says_nothing() 
     [
         ("1/2/3/4/0.bin", "1/2/3/4/0"),
         (f"{entry_format.RTC}/1/2/3/0.bin", f"{entry_format.RTC}/1/2/3/0"),
-        ("1/2/3/4/5/6.bin", "1/2/3/4/5/6"),
-        ("1/2/3/4/5/6/7.bin", None),
+        ("1/2/3/4/5/6.bin", None),
         ("1/2/../4/0.bin", None),
         (f"{entry_format.RTC}/{'A' * 43}=", f"{entry_format.RTC}/{'A' * 43}=/ir"),
         (f"{entry_format.RTC}/{'A' * 42}", None),

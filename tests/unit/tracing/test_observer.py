@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.kinds.sycl import following
 from xpucached.render.text import TextStyle
 from xpucached.render.traces import trace
 from xpucached.tracing import observer
@@ -23,7 +22,6 @@ NOW: Final = datetime.now(UTC)
 ROOT: Final = "/c/store"
 KEY: Final = "1/2/3/4"
 ASKED: Final = "[In-Memory Cache][Thread Id:{}][Program Cache][Key:{{imageId = 1}}]: Program inserted."
-KEPT: Final = f"[Persistent Cache]: device binary has been cached: {ROOT}/{KEY}/{{}}.bin"
 FOUND: Final = f"[Persistent Cache]: using cached device binary: {ROOT}/{KEY}/{{}}.bin;"
 
 
@@ -51,50 +49,6 @@ def test_nothing_waits_for_the_end_of_a_line_that_is_no_trace() -> None:
     long = b"[Persistent Cache]: " + b"x" * (70 << 10)
     assert listener.take(long, 0.0) == long, "a trace without an end is none"
     assert not listener.traced
-
-
-def told(*lines: tuple[str, float]) -> following.SyclFollower:
-    follower = following.follow()
-    for line, at in lines:
-        follower.take(line, at)
-    return follower
-
-
-def test_time_is_measured_where_one_program_is_compiled_at_a_time_and_else_unknown() -> None:
-    alone = told((ASKED.format(1), 1.0), (KEPT.format(0), 3.5), (ASKED.format(1), 4.0), (FOUND.format(1), 9.0)).told()
-    assert (alone.programs, alone.nowhere, alone.seconds, alone.unmeasured) == (2, 1, 2.5, 0), "the file is not there"
-    assert [(one.root, one.kept, one.found, one.lost) for one in alone.stores] == [(Path(ROOT), 0, 1, 1)]
-    both = told((ASKED.format(1), 1.0), (ASKED.format(2), 1.0), (KEPT.format(0), 3.0), (KEPT.format(1), 4.0)).told()
-    assert (both.programs, both.seconds, both.unmeasured) == (2, None, 2)
-    # Another thread's answer is taken for one's own, and is counted all the same.
-    lines = [(ASKED.format(1), 1.0), (ASKED.format(2), 1.0), (KEPT.format(0), 3.0), (ASKED.format(2), 3.0)]
-    mixed = told(*lines, (KEPT.format(1), 4.0), (KEPT.format(2), 5.0)).told()
-    assert (mixed.programs, mixed.nowhere, mixed.seconds, mixed.unmeasured) == (3, 3, None, 3), "all three are lost"
-    again = told(*lines, (KEPT.format(1), 4.0), (KEPT.format(2), 5.0), (ASKED.format(3), 6.0), (KEPT.format(3), 6.5))
-    assert (again.told().seconds, again.told().unmeasured) == (0.5, 3), "then nobody waits any more"
-    more = told((ASKED.format(1), 1.0), (FOUND.format(0), 2.0), (FOUND.format(1), 2.0)).told()
-    assert (more.programs, more.nowhere) == (None, None)
-    older = told(("*** Code caching: enabled", 0.0), (f"*** Code caching: {FOUND[20:].format(0)[:-1]}", 1.0)).told()
-    assert (older.programs, older.nowhere, older.seconds) == (None, None, None)
-    assert older.stores[0].found == 1
-    off = told((ASKED.format(1), 1.0), ("[Persistent Cache]: disabled", 1.0), (ASKED.format(1), 9.0)).told()
-    assert (off.programs, off.nowhere, off.seconds, off.off) == (2, 2, None, True)
-
-
-@pytest.mark.parametrize("path", ["/", "/1/2/3/4/0.bin", "1/2/3", "/x" * 3000, "/a/ext_kernel_compiler", "/;;;", ""])
-def test_what_a_program_invents_harms_nobody(path: str) -> None:
-    follower = told((f"[Persistent Cache]: device binary has been cached: {path}", 0.0), (ASKED, 1.0))
-    assert sum(one.kept for one in follower.told().stores) == 0
-
-
-def test_who_invents_stores_and_threads_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_MOST_ROOTS", 3)
-    stored = "[Persistent Cache]: device binary has been cached: {}/1/2/3/4/0.bin"
-    follower = told(*((stored.format(f"/invented{number}"), 0.0) for number in range(9)))
-    assert len(follower.told().stores) == 3
-    assert not told((stored.format("/long" * 1000), 0.0)).told().stores
-    waiting = told((f"[In-Memory Cache][Thread Id:{'1' * 9999}]: Program inserted.", 1.0))
-    assert [len(thread) for thread in waiting._waiting] == [64]
 
 
 def reported(listener: observer.Listener, environ: dict[str, str], *before: str) -> str:

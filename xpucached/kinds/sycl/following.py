@@ -33,7 +33,6 @@ _THREAD: Final = "[Thread Id:"
 _OFF: Final = ("]: disabled", "*** Code caching: disabled", "Disable persistent cache")
 _PATHS: Final = 16
 """Paths of one line, of which each device has one."""
-_LEVELS: Final = 6
 _MOST: Final = 200_000
 """Entries that are told apart; what a program names beyond is counted as it comes."""
 _MOST_WAITING: Final = 10_000
@@ -67,9 +66,7 @@ class SyclFollower:
             self._asked += 1
             if len(self._waiting) < _MOST_WAITING:
                 # A thread that asks for the next one has got the one before: if nothing told of it, it is kept nowhere.
-                thread = line.partition(_THREAD)[2].partition("]")[0][:_LONGEST_THREAD]
-                self._waiting.pop(thread, None)
-                self._waiting[thread] = at
+                self._waiting[line.partition(_THREAD)[2].partition("]")[0][:_LONGEST_THREAD]] = at
             self._mixed = self._mixed or len(self._waiting) > 1
             return
         if any(text in line for text in _OFF):
@@ -98,7 +95,7 @@ class SyclFollower:
     def _answer(self, at: float, *, compiled: bool) -> None:
         self._answered += 1
         # The line does not say of which thread it is: where only one has waited, it is that one's.
-        began = self._waiting.pop(next(iter(self._waiting))) if self._waiting else None
+        began = self._waiting.popitem()[1] if self._waiting else None
         if not self._mixed and compiled and began is not None:
             self._seconds = (self._seconds or 0.0) + max(0.0, at - began)
         else:
@@ -144,20 +141,20 @@ def follow() -> SyclFollower:
 def _roots(line: str) -> list[Path]:
     """Return the roots of the stores that a line names an entry of: what stands before the key."""
     found: dict[Path, None] = {}
-    start = line.find(": /")
-    while start >= 0 and (following := line.find(": /", start + 1)) >= 0:
-        start = following
+    start = line.rfind(": /")
     if start < 0:
         return []
-    for part in line[start + 2 :].strip().split(";", _PATHS)[:_PATHS]:
-        pieces = part.strip().removesuffix(".bin").split("/")
-        for _ in range(_LEVELS):
+    for part in line[start + 2 :].split(";", _PATHS)[:_PATHS]:
+        path = part.strip().removesuffix(".bin")
+        if not path.startswith("/"):
+            continue
+        pieces = path.split("/")
+        for _ in range(trace.LEVELS):
             if not (NUMBER.match(pieces[-1]) or pieces[-1] in {RTC, IR} or IR_KEY.match(pieces[-1])):
                 break
-            last = pieces.pop()
-            if last == RTC or len(pieces) == 1:
+            if pieces.pop() == RTC:
                 break
         root = "/".join(pieces)
-        if 0 < len(root) <= _LONGEST_PATH and root != part.strip().removesuffix(".bin"):
+        if root and root != path and len(root) <= _LONGEST_PATH:
             found[Path(root)] = None
     return list(found)

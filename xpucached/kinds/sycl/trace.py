@@ -24,7 +24,7 @@ MARKS: Final = (b"ersistent Cache]: ", b"*** Code caching: ")
 # "binary" without "device" is a program that was compiled from source, and kept by the device's name.
 _HIT: Final = ("using cached device binary: ", "using cached device code IR: ", "using cached binary: ")
 _STORED: Final = ("binary has been cached: ", "storing device code IR: ")
-_LEVELS: Final = 6
+LEVELS: Final = 5
 """Names of a key, at most; a trace may say anything."""
 
 _MARK: Final = re.compile(r"(?:Code caching|Persistent Cache)\]?: ")
@@ -47,7 +47,7 @@ def _keys(root: str, text: str) -> list[EntryKey]:
         if pieces[0] == RTC and len(pieces) == 2 and IR_KEY.match(pieces[1]):  # noqa: PLR2004 - the IR's directory
             pieces.append(IR)
         known = (NUMBER.match(piece) or piece in (RTC, IR) or IR_KEY.match(piece) for piece in pieces)
-        if len(pieces) <= _LEVELS and all(known):
+        if len(pieces) <= LEVELS and all(known):
             keys.append(EntryKey("/".join(pieces)))
     return keys
 
