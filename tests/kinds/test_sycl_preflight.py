@@ -15,7 +15,7 @@ from xpucached.domain.diagnosis import RuntimeCheck, Safety
 from xpucached.domain.host import OtherDriver, ProbeReport
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.errors import Unconfirmed
-from xpucached.kinds.sycl import preflight, targets
+from xpucached.kinds.sycl import preflight, runtimes, targets
 from xpucached.processes import child
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def confirm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
             return bool(written)
 
         report = ProbeReport(tuple(map(targets.answer_of, told)))
-        monkeypatch.setattr(preflight.installed, "folders", lambda *_: (tmp_path / "r",))
+        monkeypatch.setattr(runtimes, "folders", lambda *_: (tmp_path / "r",))
         monkeypatch.setattr(preflight, "ask_runtime", lambda *_, **__: report)
         monkeypatch.setattr(preflight, "build_tiny_program", build)
         return preflight.confirm(wanted, OtherDriver(tuple(wanted), "", {}), (), NOW).replace(str(tmp_path), "")
