@@ -267,13 +267,17 @@ def fold(text: str, style: TextStyle, indent: int = 0) -> str:
         # What it stands behind without a space, as a bracket, belongs to it.
         beside = words.pop() if before and not before[-1].isspace() else ""
         words.append(beside + command + after)
-    lines = [""]
+    lines, taken = list[list[str]](), 0
     for word in words:
-        if lines[-1] and indent + cells(lines[-1]) + 1 + cells(word) > style.width:
-            lines.append(word)
+        # Each character is counted once: who said this may be no friend of who reads it.
+        width = cells(word)
+        if lines and taken + 1 + width <= style.width:
+            lines[-1].append(word)
+            taken += 1 + width
         else:
-            lines[-1] += f" {word}" if lines[-1] else word
-    return f"\n{' ' * indent}".join(lines)
+            lines.append([word])
+            taken = indent + width
+    return f"\n{' ' * indent}".join(map(" ".join, lines))
 
 
 def facts(pairs: Iterable[tuple[str, str]], style: TextStyle, *, whole: Container[str] = ()) -> str:

@@ -502,6 +502,21 @@ def test_an_event_does_not_say_things_twice() -> None:
     assert line.endswith("run-finished: net: warmed in 1.4 s run=1")
 
 
+def test_a_sentence_is_folded_character_by_character_and_not_once_more_for_each_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[int] = []
+
+    def cells(of: str) -> int:
+        counted.append(len(of))
+        return len(of)
+
+    monkeypatch.setattr(text, "cells", cells)
+    sentence = "word " * 500
+    assert text.fold(sentence, TextStyle(api_stub.NOW, 1000)).count("\n") == 2
+    assert sum(counted) < 2 * len(sentence)
+
+
 def test_sentences_end_between_words_where_the_terminal_does() -> None:
     narrow = TextStyle(api_stub.NOW, 30)
     sentence = "one of three models is cold; run: xpucachectl prewarm --stale --and --more"
