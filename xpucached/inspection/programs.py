@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
+from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from msgspec import Struct
 from xpucached.inspection.content import Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from xpucached.inspection.content import Content
 
@@ -72,6 +73,23 @@ class Segment(Struct, frozen=True):
     writable: bool
 
 
+class _Spans:
+    """Parts of an address space, which may overlap: the first one at an address is found at once, of however many."""
+
+    def __init__(self, parts: Sequence[tuple[int, int]]) -> None:
+        """``parts`` are where each begins, and its size."""
+        self._edges = sorted({edge for start, size in parts for edge in (start, start + size)})
+        self._first = [
+            next((number for number, (start, size) in enumerate(parts) if start <= edge < start + size), None)
+            for edge in self._edges
+        ]
+
+    def at(self, address: int) -> int | None:
+        """Return the number of the first one at an address; None if none is."""
+        number = bisect_right(self._edges, address) - 1
+        return self._first[number] if number >= 0 else None
+
+
 class LinkedProgram:
     """An ELF file as its loader would lay it out; raises `Unreadable` if it is none or does not hold together."""
 
@@ -96,7 +114,9 @@ class LinkedProgram:
                 self.segments.append(Segment(address, offset, filled, bool(flags & _WRITABLE)))
             elif kind == _DYNAMIC:
                 dynamic = (offset, filled)
+        self._spans = _Spans([(one.address, one.size) for one in self.segments])
         self._memory = self._writable(*dynamic)
+        self._written = _Spans([(start, len(data)) for start, data in self._memory])
         self._looked = 0  # entries for kernels
         self._read = 0  # bytes of texts
 
@@ -123,21 +143,21 @@ class LinkedProgram:
 
     def place(self, address: int) -> int | None:
         """Return where in the file an address lies; None if nowhere."""
-        for one in self.segments:
-            if one.address <= address < one.address + one.size:
-                return one.offset + address - one.address
-        return None
+        number = self._spans.at(address)
+        return None if number is None else self.segments[number].offset + address - self.segments[number].address
 
     def loaded(self, address: int, length: int) -> bytes:
         """Return what stands at an address after loading; fewer bytes where they end, none if nothing is there."""
-        for start, data in self._memory:
-            if start <= address < start + len(data):
-                return bytes(data[address - start : address - start + length])
-        for one in self.segments:
-            if one.address <= address < one.address + one.size:
-                at = address - one.address
-                return self._content.read(one.offset + at, min(length, one.size - at))
-        return b""
+        number = self._written.at(address)
+        if number is not None:
+            start, data = self._memory[number]
+            return bytes(data[address - start : address - start + length])
+        number = self._spans.at(address)
+        if number is None:
+            return b""
+        one = self.segments[number]
+        at = address - one.address
+        return self._content.read(one.offset + at, min(length, one.size - at))
 
     def text(self, address: int, longest: int = _LONGEST_NAME) -> bytes | None:
         """Return the text that begins at an address; None if it has no end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,7 +11,10 @@ from tests.support.builders import spirv
 from tests.support.device_images import program
 from xpucached.inspection import programs
 from xpucached.inspection.content import MemoryContent, Unreadable
-from xpucached.inspection.programs import FoundImage, LinkedProgram
+from xpucached.inspection.programs import FoundImage, LinkedProgram, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 IMAGES = (("spir64", spirv("a", "b"), ("a", "b")), ("spir64_gen", b"!<arch>\nnative", ("b",)), ("spir64", b"none", ()))
 
@@ -98,6 +102,30 @@ def test_segments_that_share_their_bytes_are_refused() -> None:
     struct.pack_into("<H", data, 56, count + 8)
     with pytest.raises(Unreadable, match="writable"):
         found(bytes(data) + table + shared * 8)
+
+
+class CountedSegments(list[Segment]):
+    """Segments that count how often somebody goes through them."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Segment]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_the_segment_of_an_address_is_found_without_a_walk_through_all() -> None:
+    """A file of some hundred KiB has hundreds of them, and names millions of addresses: it would take minutes."""
+    linked = LinkedProgram(MemoryContent(program(*IMAGES, relocated=False)))
+    linked.segments = CountedSegments(linked.segments)
+    assert [one.kernels for one in linked.images()] == [(b"a", b"b"), (b"b",), ()]
+    assert linked.segments.walks == 0
+
+
+def test_of_segments_that_overlap_the_first_counts() -> None:
+    spans = programs._Spans([(10, 5), (0, 12), (14, 10), (10, 5)])
+    assert [spans.at(one) for one in (-1, 0, 9, 10, 14, 15, 23, 24)] == [None, 1, 1, 0, 0, 2, 2, None]
+    assert programs._Spans([]).at(0) is None
 
 
 def test_entries_that_never_end_are_bounded() -> None:
