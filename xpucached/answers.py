@@ -8,11 +8,14 @@ from typing import Final, Generic, TypeVar, cast
 
 from msgspec import Struct
 
+from xpucached import codec
 from xpucached.api import host_requests, looking, requests
 from xpucached.api.endpoints import Request
 from xpucached.domain import checks
+from xpucached.domain.bounds import UNLIMITED
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.status import Status
+from xpucached.messages import Json
 from xpucached.printing import plain, safe
 from xpucached.render import diagnosis, disk, entries, host, host_usage, jobs, models, status, top, trash, usage, users
 from xpucached.render.text import TextStyle, section
@@ -20,9 +23,9 @@ from xpucached.render.text import TextStyle, section
 T = TypeVar("T")
 Row = TypeVar("Row")
 
-_FORMS: Final = frozenset({"all", "check", "lines", "part", "remarks", "settings", "usual"})
+_FORMS: Final = frozenset({"all", "check", "lines", "part", "remarks", "settings", "typed", "usual"})
 """All names or nothing; one line for monitoring; variables, each in a line; a page though there are more; what belongs
-above variables; what belongs below settings; what belongs below a model.
+above variables; what belongs below settings; settings as data; what belongs below a model.
 """
 
 _LONG_NUMBER: Final = 8
@@ -112,6 +115,20 @@ def of_settings(value: Status, style: TextStyle) -> str:
     return host.problems([one for one in value.problems if one.code in _OF_SETTINGS], style)
 
 
+def typed(values: Mapping[str, str]) -> dict[str, Json]:
+    """Return settings as the configuration has them, each beside where it comes from."""
+    # Each value is followed by that, in brackets.
+    parted = {name: text.removesuffix(")").rpartition(" (") for name, text in values.items()}
+    return {name: {"value": _value(value), "source": source} for name, (value, _, source) in parted.items()}
+
+
+def _value(value: str) -> Json:
+    """Return a value as the configuration would have it: what is no text is none."""
+    if value.isdecimal() and (value == "0" or value[0] != "0"):
+        return int(value)
+    return {"true": True, "false": False, UNLIMITED: None, "none": None}.get(value, value)
+
+
 def _lines(value: Mapping[str, str], _style: TextStyle) -> str | None:
     """Write variables for who reads them line by line; None for any that is more than a line."""
     lines = [f"{name}={text}" for name, text in sorted(value.items())]
@@ -187,7 +204,12 @@ _add(
     lambda value: value.verdict,
 )
 _add(looking.GetDiskUse, disk.disk, lambda value: "\n".join(one.name for one in value.models))
-_add(requests.GetConfig, host.settings, lambda value: "\n".join(sorted(value)))
+_add(
+    requests.GetConfig,
+    host.settings,
+    lambda value: "\n".join(sorted(value)),
+    typed=lambda value, _style: codec.dumps(typed(value)).decode("ascii"),
+)
 _add(requests.GetEnv, lambda _value, _style: None, None, lines=_lines)
 _add(
     host_requests.GetHostOverview,

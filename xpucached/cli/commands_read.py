@@ -9,7 +9,6 @@ from xpucached import __version__, answers, codec
 from xpucached.api import host_requests, looking, requests
 from xpucached.cli import connect, everyone, following, listing, narrowing, running, waiting
 from xpucached.domain import checks
-from xpucached.domain.bounds import UNLIMITED
 from xpucached.errors import RequestError, RunFailed, Unavailable
 from xpucached.kinds.variables import KNOWN
 from xpucached.printing import plain
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from xpucached.domain.checks import Check
     from xpucached.domain.models import ModelStatus
     from xpucached.domain.users import HostStatus
-    from xpucached.messages import Json
 
 _T = TypeVar("_T")
 
@@ -54,9 +52,8 @@ def host(output: Output) -> int:
 def _env(output: Output) -> int:
     syntax, model = output.options.syntax, output.options.model
     answer = output.client.call(requests.GetEnv(model=model))
-    values = running.taken_over(answer.value)
-    if values != answer.value:
-        answer = type(answer)(codec.to_json(values), answer.kind)
+    values = dict(sorted(running.taken_over(answer.value).items()))
+    answer = type(answer)(codec.to_json(values), answer.kind)
     lines: tuple[str, ...] = ()
     if not output.json and not output.quiet:
         if model is not None:
@@ -208,17 +205,8 @@ def _config_show(output: Output) -> int:
             said = answers.of_settings(output.client.call(requests.GetStatus()).value, output.style)
             output.say(f"\n{said}" if said else "")
         return 0
-    # Each value is followed by where it comes from, in brackets.
-    parted = {name: text.removesuffix(")").rpartition(" (") for name, text in answer.value.items()}
-    output.dump({name: {"value": _typed(value), "source": source} for name, (value, _, source) in parted.items()})
+    output.dump(answers.typed(answer.value))
     return 0
-
-
-def _typed(value: str) -> Json:
-    """Return a value as the configuration would have it: what is no text is none."""
-    if value.isdecimal() and (value == "0" or value[0] != "0"):
-        return int(value)
-    return {"true": True, "false": False, UNLIMITED: None, "none": None}.get(value, value)
 
 
 def _runs(output: Output) -> requests.ListRuns:

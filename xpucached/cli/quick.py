@@ -74,12 +74,12 @@ _FILTERS = {
     "usage": {"--top": "top"},
 }
 """Options with a value, and how the daemon calls them."""
-_COMPOSED = frozenset({"config", "env", "version"})
-"""Commands whose --json output only the full client can compose."""
 _DIGITS = 3
 _ENTRIES = "/v1/entries?limit=1000"
 """What is asked for `ls` with --json or -q: as many as a page may have, and the answer is taken if it is all."""
-_NONE = ("no entries", '{"api":1,"data":{"entries":[],')
+_WIRE = '{"api":1,"data":'
+"""How each answer begins on the wire."""
+_NONE = ("no entries", f'{_WIRE}{{"entries":[],')
 """How the answer begins where none matches."""
 _NAMED = ("&model=", "&store=")
 """Filters of which, where none matches, the whole program sees whether there is such a model or store at all."""
@@ -323,9 +323,7 @@ def _said(path: str, owner: int | None, head: str, media: bytes, status: bytes =
 def _written(wanted: Command) -> tuple[str, int]:
     """Return what is to be printed, and the exit status.  Raises LookupError if the daemon cannot give that form."""
     if "--json" in wanted.given:
-        if wanted.verb in _COMPOSED or "--check" in wanted.given:
-            raise LookupError
-        return wanted.json(), 0
+        return _json(wanted), 0
     if wanted.verb == "env":
         return printing.lines(_variables(wanted)), 0
     if "--check" in wanted.given:
@@ -349,6 +347,25 @@ def _written(wanted: Command) -> tuple[str, int]:
         # The whole program looks at what the model's environment brings.
         raise LookupError
     return printing.lines(text), 0
+
+
+def _json(wanted: Command) -> str:
+    """Return what --json prints: what stands on the wire, or what the client makes of it."""
+    if wanted.verb == "config":
+        return f"{_WIRE}{wanted.text('typed').rstrip()}}}\n"
+    if wanted.verb == "version":
+        values = {"client": __version__, "daemon": wanted.text("names").rstrip("\n")}
+    elif wanted.verb == "env":
+        values = _found(wanted)
+    elif "--check" in wanted.given:
+        raise LookupError
+    else:
+        return wanted.json()
+    texts = [text for pair in values.items() for text in pair]
+    if any(not (text.isascii() and text.isprintable()) or '"' in text or "\\" in text for text in texts):
+        raise LookupError  # only the whole program knows how it is written
+    written = ",".join(f'"{name}":"{text}"' for name, text in sorted(values.items()))
+    return f"{_WIRE}{{{written}}}}}\n"
 
 
 def _style(given: set[str]) -> str:
