@@ -845,6 +845,7 @@ _SHORT: Final = [
     "xpucached",
     "xpucached.cli",
     "xpucached.cli.quick",
+    "xpucached.cli.quick_output",
     "xpucached.printing",
     "xpucached.sockets",
 ]

@@ -9,10 +9,9 @@ is changed here, but that hooks say that the driver may have changed.
 from __future__ import annotations
 
 import os
-import sys
-import time
 
 from xpucached import __version__, printing, sockets
+from xpucached.cli import quick_output
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ _OF_HOST = {"status": "/v1/host", "usage": "/v1/overview", "version": "/v1"}
 """The same, of the host's daemon."""
 
 _OPTIONS = frozenset({"--user", "--system", "--json", "-q", "--quiet", "--no-color", "--no-trunc", "--utc"})
-_SCOPES = frozenset({"--user", "--system"})
 _SYNTAXES = frozenset({"--shell", "--systemd", "--docker", "--environment-d"})
 _MORE = {"env": _SYNTAXES, "status": frozenset({"--check"})}
 """Further options of single commands."""
@@ -91,7 +89,6 @@ _HOOK = ["--no-wait", "--system", "driver-changed"]
 
 _PATIENCE = 10
 _LONGEST = 4 << 20
-_BROKEN_PIPE = 141
 
 
 def answer(argv: Sequence[str]) -> int | None:
@@ -123,7 +120,7 @@ def answer(argv: Sequence[str]) -> int | None:
             continue
         except (LookupError, OSError, ValueError):
             return None
-        return _print(_local(_aimed(text, given), given), status)
+        return quick_output.write(text, given, status)
     return None
 
 
@@ -171,7 +168,12 @@ def _started(words: Sequence[str], program: Sequence[str]) -> int | None:
     given = {word for word in words if word.startswith("-")}
     verb, *names = [word for word in words if not word.startswith("-")] or [""]
     plain = len(names) <= 1 and all(map(_is_plain, names)) and given <= {"--user"}
-    if verb != "run" or not plain or not program or (os.geteuid() == 0 and not given and not _named()):
+    if (
+        verb != "run"
+        or not plain
+        or not program
+        or (os.geteuid() == 0 and not given and not os.environ.get("XPUCACHED_SOCKET"))
+    ):
         return None
     for path, owner in _daemons(given):
         try:
@@ -186,43 +188,6 @@ def _started(words: Sequence[str], program: Sequence[str]) -> int | None:
     return None
 
 
-def _named() -> str | None:
-    return os.environ.get("XPUCACHED_SOCKET")
-
-
-def _aimed(text: str, given: set[str]) -> str:
-    """Return a text whose commands are those that this person has to type."""
-    if "--json" in given or "xpucachectl " not in text or not (_SCOPES & given or os.environ.get("SUDO_UID")):
-        return text
-    from xpucached.cli import hints  # noqa: PLC0415 - hardly anybody has to wait for it
-
-    return hints.aimed(text, "".join(f"{one} " for one in _SCOPES & given), os.environ)
-
-
-def _local(text: str, given: set[str]) -> str:
-    """Return a text with the times of this place."""
-    if " UTC" not in text or not given.isdisjoint({"--utc", "--json"}) or not (time.timezone or time.daylight):
-        return text
-    from xpucached.cli import local_times  # noqa: PLC0415 - only who reads a time has to wait for it
-
-    return local_times.local(text)
-
-
-def _print(text: str, status: int) -> int | None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except UnicodeEncodeError:
-        return None
-    except BrokenPipeError:
-        # Whoever read us has had enough.  Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
-    except OSError:
-        return None  # the program says what is wrong
-    return status
-
-
 def _is_plain(name: str) -> bool:
     """Return whether a name can stand in an address as it is."""
     return name.isascii() and name.replace("-", "").replace("_", "").replace(".", "").isalnum()
@@ -230,7 +195,7 @@ def _is_plain(name: str) -> bool:
 
 def _daemons(given: set[str]) -> Iterator[tuple[str, int | None]]:
     """Yield the sockets where one may answer, and who must; the next one is for where nobody listens at the first."""
-    named = _named()
+    named = os.environ.get("XPUCACHED_SOCKET")
     scoped = not given.isdisjoint({"--user", "--system"})
     if named and not scoped:
         yield named, None
@@ -337,7 +302,7 @@ def _written(wanted: Command) -> tuple[str, int]:
     if wanted.quiet:
         whole = wanted.verb == "ls" and not wanted.is_part
         return printing.lines(wanted.matching(wanted.text("all names" if whole else "names"))), 0
-    style = _style(wanted.given)
+    style = quick_output.style(wanted.given)
     text = wanted.matching(wanted.text(f"part {style}" if wanted.is_part else style))
     if wanted.command == "config show" and (remarks := wanted.text(f"settings {style}", "/v1/status")):
         text += f"\n{remarks}"
@@ -353,31 +318,17 @@ def _json(wanted: Command) -> str:
     """Return what --json prints: what stands on the wire, or what the client makes of it."""
     if wanted.verb == "config":
         return f"{_WIRE}{wanted.text('typed').rstrip()}}}\n"
-    if wanted.verb == "version":
-        values = {"client": __version__, "daemon": wanted.text("names").rstrip("\n")}
-    elif wanted.verb == "env":
-        values = _found(wanted)
-    elif "--check" in wanted.given:
+    if "--check" in wanted.given:
         raise LookupError
-    else:
+    if wanted.verb not in {"env", "version"}:
         return wanted.json()
-    texts = [text for pair in values.items() for text in pair]
-    if any(not (text.isascii() and text.isprintable()) or '"' in text or "\\" in text for text in texts):
+    hello = wanted.verb == "version"
+    values = {"client": __version__, "daemon": wanted.text("names").rstrip("\n")} if hello else _found(wanted)
+    texts = "".join(map("".join, values.items()))
+    if not (texts.isascii() and texts.isprintable()) or '"' in texts or "\\" in texts:
         raise LookupError  # only the whole program knows how it is written
     written = ",".join(f'"{name}":"{text}"' for name, text in sorted(values.items()))
     return f"{_WIRE}{{{written}}}}}\n"
-
-
-def _style(given: set[str]) -> str:
-    """Return how text is to be written for where it goes."""
-    terminal = sys.stdout.isatty()
-    colour = (
-        terminal and "--no-color" not in given and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    )
-    style = "colour" if colour else "plain"
-    if terminal and "--no-trunc" not in given:
-        style += f", {int(os.environ.get('COLUMNS', '0')) or os.get_terminal_size(sys.stdout.fileno()).columns}"
-    return style
 
 
 def _found(wanted: Command) -> dict[str, str]:

@@ -43,4 +43,4 @@ def test_an_answer_is_written_for_where_it_goes(
 def test_no_command_decides_it_for_itself() -> None:
     found = {path.name for path in (REPOSITORY / "xpucached" / "cli").glob("*.py") if "NO_COLOR" in path.read_text()}
     # What answers most of the time loads nothing else.
-    assert found == {"terminal.py", "quick.py"}
+    assert found == {"terminal.py", "quick_output.py"}
