@@ -310,6 +310,14 @@ def test_a_question_is_asked_again_where_the_daemon_had_closed_and_a_change_goes
     assert b"Content-Type: application/json" in there.heard[2]
 
 
+def test_what_is_no_http_over_an_old_connection_is_asked_again_over_a_new_one(path: Path) -> None:
+    with Listener(path, [answer(OK), b"no HTTP\r\n", answer(OK)]) as there, Client(path) as asks:
+        asks.call(requests.GetHello())
+        assert asks.call(requests.GetHello()).value == HELLO
+        asks.close()
+    assert there.connections == 2
+
+
 def test_a_new_connection_is_not_tried_twice(path: Path) -> None:
     with (
         Listener(path, [b"", b""], drop=True) as there,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+import sqlalchemy as sa
 from msgspec.structs import replace
 
 from tests.support import catalogs
@@ -15,16 +16,18 @@ from xpucached.catalog import predicted
 from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
+from xpucached.catalog.recipe_tables import PREDICTED
 from xpucached.catalog.recipes import PROVEN, RecipeStore, recipe_lineages
 from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
+from xpucached.catalog.tables import INHERITED
 from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.host import Host
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
 from xpucached.domain.plans import Policy
-from xpucached.domain.recipes import RecordedRecipe
+from xpucached.domain.recipes import RecordedRecipe, Unpredicted
 from xpucached.domain.stores import (
     Entry,
     EntryId,
@@ -178,3 +181,59 @@ def test_what_a_later_run_does_not_use_is_not_inherited_again(place: Place) -> N
     place.look("a", "a2", "c2")
     kept = {one.entry.id.key: one.models for one in place.catalog.read(all_entries)}
     assert kept == {"a": ("net",), "a2": (), "c2": ("net",)}
+
+
+def noted(place: Place) -> set[tuple[str, str | None]]:
+    """Return of which keys it is noted where programs will look."""
+    columns = sa.select(PREDICTED.c.key, PREDICTED.c.predicted_key)
+    rows = place.catalog.read(lambda connection: connection.execute(columns).all())
+    return {(key, predicted_key) for key, predicted_key in rows}
+
+
+def test_what_has_no_recipe_any_more_is_not_noted_and_what_is_known_stays(place: Place) -> None:
+    place.warmed("a", "b", told=("a", "b"))
+    place.survey(NEW)
+    elsewhere = Store(KindName("other"), STORE.root)
+    told = [
+        (Unpredicted(EntryId(STORE, EntryKey("a")), NEW), EntryKey("a2")),
+        (Unpredicted(EntryId(STORE, EntryKey("b")), NEW), None),
+        (Unpredicted(EntryId(STORE, EntryKey("c")), NEW), EntryKey("c2")),
+        (Unpredicted(EntryId(elsewhere, EntryKey("a")), NEW), EntryKey("a3")),
+    ]
+    place.catalog.write(predicted.note, told)
+    assert noted(place) == {("a", "a2"), ("b", None)}
+    place.catalog.write(predicted.note, [(told[0][0], EntryKey("other"))])
+    assert noted(place) == {("a", "a2"), ("b", None)}
+    assert place.catalog.read(recipe_lineages)[KIND, EntryKey("a2")] == "of a"
+
+
+def test_only_what_counts_and_so_many_are_to_be_predicted(place: Place) -> None:
+    place.warmed("c", "a", "b", told=("b", "a", "c"))
+    place.survey(NEW)
+    some = place.catalog.read(predicted.unpredicted, PROVEN, 10)
+    assert [(one.entry, one.target) for one in some] == [(EntryId(STORE, EntryKey(key)), NEW) for key in "abc"]
+    assert place.catalog.read(predicted.unpredicted, PROVEN, 2) == some[:2]
+    assert place.catalog.read(predicted.unpredicted, 3, 10) == ()
+    # On a host with both compilers it is to be predicted for the other one only.
+    place.survey(OLD, NEW)
+    assert {one.target for one in place.catalog.read(predicted.unpredicted, PROVEN, 10)} == {NEW}
+
+
+def test_two_that_need_it_inherit_it_and_who_has_it_does_not(place: Place) -> None:
+    place.warmed("a", told=("a",))
+    others = [replace(NET, name=ModelName(name)) for name in ("second", "third")]
+    for one in others:
+        place.catalog.write(add_model, one)
+        run = place.catalog.write(begin_run, one, WarmReason.NEVER, place.host.signature, NOW)
+        used = Attribution(frozenset({EntryId(STORE, EntryKey("a"))}), frozenset())
+        place.catalog.write(finish_run, run.id, Outcome.WARMED, (), used, (OLD,), "", "", NOW)
+    place.survey(NEW)
+    place.look("a", "a2")
+    run = place.catalog.write(begin_run, others[1], WarmReason.NEVER, place.host.signature, NOW)
+    used = Attribution(frozenset(), frozenset({EntryId(STORE, EntryKey("a2"))}))
+    place.catalog.write(finish_run, run.id, Outcome.WARMED, (), used, (NEW,), "", "", NOW)
+    place.predict()
+    kept = {one.entry.id.key: one.models for one in place.catalog.read(all_entries)}
+    assert kept == {"a": ("net", "second", "third"), "a2": ("net", "second", "third")}
+    rows = place.catalog.read(lambda connection: connection.scalars(sa.select(INHERITED.c.model)).all())
+    assert sorted(rows) == ["net", "second"]
