@@ -281,6 +281,8 @@ def main() -> int:
         importlib.import_module(module)
     if len(sys.argv) > 1:
         _remember(sys.argv[1], Path(sys.argv[2]))
+    # And what it declares for every command line, which takes longer than most commands.
+    importlib.import_module("xpucached.cli.arguments").parse(["scan"])
     gc.collect()
     gc.freeze()
     asked = _serve()

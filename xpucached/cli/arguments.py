@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import TYPE_CHECKING, Final
 
 from xpucached import __version__, printing
@@ -32,7 +33,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         split = argv.index("--")
         argv, command = argv[:split], argv[split + 1 :]
     argv = habits.understood(argv)
-    parser = _parser()
+    parser = _kept()
     try:
         options, extra = parser.parse_known_args(argv)
     except RequestError:
@@ -158,6 +159,10 @@ def _parser() -> CommandParser:
     verb("show", "show the settings in effect", config, "config show")
     verb("version", "show the versions of client and daemon")
     return parser
+
+
+_kept: Final = functools.cache(_parser)
+"""To declare all commands takes longer than most of them: who reads several command lines does it once."""
 
 
 _CHECK: Final = "one line and an exit status for monitoring: 0 warm, 1 not yet, 2 failed, 3 no device or no daemon"

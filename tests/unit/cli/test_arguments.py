@@ -50,11 +50,23 @@ def wrong(parser: OptionParser) -> Iterator[list[str]]:
                 yield flags
 
 
-def test_each_command_line_that_cannot_be_meant_is_refused_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_command_line_gives_the_next_one_does_not_find() -> None:
+    lines = (
+        ["model", "add", "x", "--env", "A=1", "--", "true"],
+        ["ls", "a*", "--size", ">1MB"],
+        ["prewarm", "--", "x"],
+    )
+    before = [vars(arguments.parse(line)) for line in lines]
+    others = (["model", "add", "y", "--env", "B=2", "--", "false"], ["ls", "b*", "--size", "<1k"], ["prewarm", "y"])
+    for line in others:
+        arguments.parse(line)
+
+    assert [vars(arguments.parse(line)) for line in lines] == before
+    assert arguments.parse(["prewarm"]).models == arguments.parse(["ls"]).size == []
+
+
+def test_each_command_line_that_cannot_be_meant_is_refused_in_our_words() -> None:
     refused = 0
-    # To make it for each of hundreds of lines takes most of the time.
-    made = arguments._parser()
-    monkeypatch.setattr(arguments, "_parser", lambda: made)
     for words, parser in parsers():
         for more in wrong(parser):
             with pytest.raises(RequestError) as caught:
