@@ -359,7 +359,7 @@ def test_a_package_that_is_installed_to_be_edited_counts_by_its_modules(tmp_path
 def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
     for folder in range(6):
         (tmp_path / f"d{folder}").mkdir()
-        for number in range(3000):
+        for number in range(2000):
             (tmp_path / f"d{folder}" / f"{number}").touch()
     found = proofs.named(workload(tmp_path, "true", *(f"d{folder}" for folder in range(6))), {})
     assert len(found.named) == 10_000
