@@ -648,6 +648,7 @@ def test_the_limits_are_those_that_the_manual_promises() -> None:
         f"| reads that bring one request | {limits.pieces} |",
         f"| idle connection | {limits.idle_time:.0f} s |",
         f"| {limits.write_time:.0f} s, and {limits.unread // (1 << 20)} MiB for all of one user |",
+        f"when the daemon ends | {limits.stop_time:.0f} s |",
         f"| connections of one user | {limits.per_user} |",
         f"| connections of all | {limits.total} |",
     )
