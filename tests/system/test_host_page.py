@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import browsers, histories, host_stub
 from xpucached import codec, sockets
@@ -25,6 +26,8 @@ from xpucached.render.top import Order
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from xpucached.messages import Json
 
 
 @pytest.fixture
@@ -94,6 +97,12 @@ def test_every_line_of_the_host_s_picture_fits(width: int) -> None:
         assert users == ["bob", "carol", "dave", "alice"]
 
 
+def boastful(data: Json) -> Json:
+    """Add to what a worker says of its user what it says of others."""
+    assert isinstance(data, dict)
+    return {**data, "users": [codec.to_json(replace(made().users[0], user="mallory"))]}
+
+
 def test_the_host_s_page_leads_to_each_user_s(asked: Path, tmp_path: Path) -> None:
     begun, slow = threading.Event(), threading.Event()
     slow.set()
@@ -104,7 +113,8 @@ def test_the_host_s_page_leads_to_each_user_s(asked: Path, tmp_path: Path) -> No
             assert slow.wait(60)
         request = looking.GetOverview() if user else host_requests.GetHostOverview()
         with Client(asked, of=user) as client:
-            return codec.dumps({"api": 1, "data": client.call(request).data})
+            said = client.call(request).data
+            return codec.dumps({"api": 1, "data": boastful(said) if user else said})
 
     server = web.PageServer(overview, users=True)
     thread = threading.Thread(target=server.serve_forever)
@@ -134,6 +144,7 @@ def test_the_host_s_page_leads_to_each_user_s(asked: Path, tmp_path: Path) -> No
             page.wait_for_selector("h1.v-warm")
             assert page.evaluate("document.activeElement.tagName") == "H1"
             assert "Most bytes\nllama: 9.0 MiB" in page.locator("dl").inner_text()
+            assert page.locator("text=mallory").count() == 0
             assert visit.hindrances() == []
             page.get_by_role("button", name="All users").click()
             page.wait_for_selector("h1.v-worker-failed")

@@ -293,6 +293,7 @@ export const main = async (source, every = 0) => {
       // Who chooses another user waits for no slow one.
       const next = document.hidden && shown ? shown : await Promise.race([source(asked), new Promise((go) => { wake = go; })]);
       if (asked !== user || !next) continue;
+      if (asked) delete next.users; // of others no user's worker says anything
       const text = asked + JSON.stringify({ ...next, at: '' });
       root.querySelector('.lost')?.remove();
       if (text !== last) {
