@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from xpucached.domain.host import Device, DriverAnswer, Host, ProbeReport, Problem, Process
 from xpucached.domain.names import Architecture
 from xpucached.errors import HostError
-from xpucached.host import driver_stamp, drivers, elf, gpu_devices, other_driver, process_table, staged
+from xpucached.host import driver_stamp, drivers, elf, gpu_devices, other_driver, process_table, staged, tools
 from xpucached.host.roots import HostRoots
 from xpucached.host.survey import survey as host_survey
 from xpucached.kinds import sycl
@@ -396,6 +396,28 @@ def test_package_of_a_file() -> None:
     (path,) = [one for one in (Path("/usr/bin/dpkg-query"), Path(tool).resolve()) if one.is_file()][:1]
     shown = subprocess.run([tool, "-W", "-f", "${Version}", "dpkg"], capture_output=True, text=True, check=True).stdout
     assert drivers.packages([path, Path(__file__)]) == {path: f"dpkg {shown}", Path(__file__): None}
+
+
+def test_rpm_is_asked_where_it_has_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, database = tmp_path / "libintelocl.so", tmp_path / "rpm"
+    library.touch()
+    database.mkdir()
+    asked: list[str] = []
+
+    def output(command: list[str]) -> str:
+        asked.append(command[0])
+        return "driver 1-2\n"
+
+    monkeypatch.setattr(drivers, "_RPM_DATABASES", (tmp_path / "nowhere", database))
+    # No host has both: one that was installed with rpm, and rpm as a mere tool.
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/usr/bin/{tool}" if tool == "rpm" else None)
+    monkeypatch.setattr(tools, "output", output)
+    assert drivers.packages([library]) == {library: None}
+    assert asked == []
+    (database / "rpmdb.sqlite").touch()
+    os.utime(library, (1, 1))
+    assert drivers.packages([library]) == {library: "driver 1-2"}
+    assert asked == ["rpm"]
 
 
 def test_package_of_a_wheels_file(tmp_path: Path) -> None:

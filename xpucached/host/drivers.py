@@ -6,6 +6,7 @@ Which files those are follows from the same variables and files that the loaders
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import heapq
@@ -51,6 +52,7 @@ _LONGEST_RECORDS = 64 << 20  # bytes of them in all that one look reads
 _MOST_INTERPRETERS = 16
 # Paths in a record are relative to site-packages.
 _RECORDED = re.compile(r"^\.\./\.\./(?:\.\./lib/)?([^/,\n]+),", re.MULTILINE)
+_RPM_DATABASES = tuple(map(Path, ("/var/lib/rpm", "/usr/lib/sysimage/rpm", "/usr/share/rpm")))
 _LONGEST_LINKS = 40  # the kernel's own limit
 # Each step takes one character, or a dot and one: what a file is called may be meant to be tried in many ways.
 _VERSION = re.compile(r"\.so\.(\d+(?=[.+])(?:\.?[\w+])+)$")
@@ -285,7 +287,7 @@ def packages(paths: Iterable[Path]) -> Mapping[Path, str | None]:
     if unknown:
         answers = _ask_dpkg(unknown) if shutil.which("dpkg-query") else {}
         rest = [path for path in unknown if path not in answers]
-        if rest and shutil.which("rpm"):
+        if rest and _rpm_has_packages() and shutil.which("rpm"):
             answers |= _ask_rpm(rest)
         answers |= _wheels([path for path in unknown if path not in answers])
         if len(_remembered) > 10 * _MOST_FILES:
@@ -314,6 +316,15 @@ def _ask_dpkg(paths: Sequence[Path]) -> dict[Path, str]:
         for name in (full, short):
             versions[name] = f"{short} {version}"
     return {path: versions[owner] for path, owner in owners.items() if owner in versions}
+
+
+def _rpm_has_packages() -> bool:
+    """Return whether rpm has a database: where it is only a tool, it takes a while to say that it knows nothing."""
+    for folder in _RPM_DATABASES:
+        with contextlib.suppress(OSError):
+            if os.listdir(folder):
+                return True
+    return False
 
 
 def _ask_rpm(paths: Sequence[Path]) -> dict[Path, str]:
