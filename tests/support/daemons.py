@@ -72,6 +72,8 @@ class Daemon:
             "PYTHONWARNINGS": "error",
             # Other programs of this user, and their caches, are none of a test's business.
             "XPUCACHED_STORES_FOUND": "false",
+            # Nor is what this host's package manager has downloaded, of which its tools are asked at each start.
+            "XPUCACHED_SCHEDULE_AHEAD": "false",
             # However busy the host is on which the tests run, theirs go on.
             **{
                 f"XPUCACHED_THROTTLE_{name}": "unlimited" for name in ("CPU_PRESSURE", "MEMORY_PRESSURE", "IO_PRESSURE")
