@@ -489,42 +489,6 @@ def touch(path: str, act: FileAct, at: float = 5.0, pid: int = 7) -> FileEvent:
     return FileEvent(Path("/s"), path, act, pid, at)
 
 
-def test_a_load_is_the_source_and_then_the_binary() -> None:
-    key = EntryKey(f"{LEAF}/0")
-    first = sycl.activity.interpret([(touch(f"{key}.src", FileAct.READ), APP)], STARTED)
-    assert first.loaded == ()
-
-    then = sycl.activity.interpret([(touch(f"{key}.bin", FileAct.READ), APP)] * 2, STARTED, first.halves)
-
-    assert then.loaded == ((APP, Path("/s"), key, STARTED + timedelta(seconds=5)),)
-    assert then.halves == frozenset()
-
-
-def test_a_backup_is_no_load() -> None:
-    both = [touch(f"{LEAF}/0.src", FileAct.READ), touch(f"{LEAF}/0.bin", FileAct.READ)]
-
-    assert (
-        sycl.activity.interpret([(one, replace(APP, libraries=("libze_loader.so.1",))) for one in both], STARTED).loaded
-        == ()
-    )
-    assert sycl.activity.interpret([(one, replace(APP, ours=True)) for one in both], STARTED).loaded == ()
-    # Two processes that read one half each, and one that read them the wrong way round.
-    halves = [(both[0], APP), (both[1], replace(APP, pid=8))]
-    assert sycl.activity.interpret(halves, STARTED).loaded == ()
-    assert sycl.activity.interpret([(one, APP) for one in reversed(both)], STARTED).loaded == ()
-
-
-def test_an_entry_is_made_when_its_source_is_written() -> None:
-    writes = [touch(f"{LEAF}/0.{suffix}", FileAct.WRITTEN) for suffix in ("bin", "src")]
-    alone = touch("ext_kernel_compiler/AA=/ir.bin", FileAct.WRITTEN)
-
-    found = sycl.activity.interpret([(one, APP) for one in (*writes, alone)], STARTED)
-
-    keys = [key for _, key, _ in found.made[APP]]
-    assert keys == [f"{LEAF}/0", "ext_kernel_compiler/AA=/ir"]
-    assert sycl.activity.interpret([(one, replace(APP, ours=True)) for one in writes], STARTED).made == {}
-
-
 def test_loads_of_a_minute_are_added_up() -> None:
     key = EntryKey(f"{LEAF}/0")
     loaded = [(APP, Path("/s"), key, STARTED), (replace(APP, unit="b.service"), Path("/s"), key, STARTED)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import time
@@ -166,6 +167,14 @@ def test_a_directory_goes_as_a_whole_and_comes_back(place: Path, *, ours: bool) 
     assert restored.key == trashed.key
     assert (path / "below" / "file").read_bytes() == b"kernel"
     assert TRASH.trash(Store(model_caches.KIND, root)) == ()
+
+
+def test_of_the_rights_of_the_directory_above_only_those_of_people_are_noted(place: Path) -> None:
+    (place / "cache").mkdir()
+    place.chmod(0o3755)
+    take(place / "data", place / "cache", NOTE)
+    (label,) = place.glob("data/.xpucached.trash/*/about.json")
+    assert json.loads(label.read_bytes())["mode"] == 0o755
 
 
 def test_without_a_note_it_goes_for_good_and_what_was_left_of_another_one_with_it(place: Path) -> None:

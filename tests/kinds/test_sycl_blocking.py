@@ -15,6 +15,7 @@ from tests.kinds.test_sycl_damage import leaves, start
 from xpucached.domain.defects import StoreFault
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,3 +123,20 @@ def test_a_real_program_stores_again_when_nothing_blocks_it(runtime: Callable[[s
     assert [path.read_text() for path in aside(root)] == ["mine"]
     assert start(real, root) == (0, 1, 0)
     assert start(real, root) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "level"),
+    [
+        (("1",), True),
+        (("1", "2"), True),
+        (("ext_kernel_compiler",), True),
+        (("1", "ext_kernel_compiler"), False),
+        (("ext_kernel_compiler", "A" * 43), True),
+        (("1", "A" * 43), False),
+        (("A" * 43,), False),
+        (("ext_kernel_compiler", "x"), False),
+    ],
+)
+def test_the_runtime_makes_directories_of_these_names(path: tuple[str, ...], *, level: bool) -> None:
+    assert blocking._is_level(path[-1], path[:-1]) is level

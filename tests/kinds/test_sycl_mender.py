@@ -13,7 +13,7 @@ from tests.support.builders import Slot, SyclStore
 from xpucached.domain.defects import RepairAction
 from xpucached.domain.stores import EntryState
 from xpucached.domain.trash import Repair
-from xpucached.kinds import folders, fs, sycl
+from xpucached.kinds import folders, fs, removal, sycl
 from xpucached.kinds.sycl import exchange, locks
 from xpucached.planning.repair import plan_mending
 
@@ -232,3 +232,22 @@ def test_a_gap_stays_while_a_program_writes_there(sycl_store: SyclStore, monkeyp
     assert not upper.bin.exists()
     assert not list(sycl_store.root.rglob("*.lock"))
     assert [one.state for one in look(sycl_store.root).entries] == [EntryState.OK]
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EROFS, True), (errno.ELOOP, False)])
+@pytest.mark.parametrize("action", [RepairAction.UNLOCK, RepairAction.SWAP_BACK])
+def test_what_the_disk_refuses_is_told(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, action: RepairAction, number: int, *, told: bool
+) -> None:
+    first, second = sycl_store.add("_ZTS1a"), sycl_store.add("_ZTS1b")
+    one, other = entry_of(sycl_store, first), entry_of(sycl_store, second)
+    failed: list[tuple[Path, int | None]] = []
+
+    def refuse(*_: object) -> object:
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(removal, "opened", refuse)
+    repairs = [Repair(one, action, other if action is RepairAction.SWAP_BACK else None)]
+    done = sycl.doctor.mend(repairs, lambda root, error: failed.append((root, error.errno)))
+    assert set(done.values()) == {False}
+    assert set(failed) == ({(sycl_store.root, number)} if told else set())

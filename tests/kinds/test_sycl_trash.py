@@ -328,3 +328,42 @@ def test_a_label_is_on_its_way_to_the_disk_before_anything_moves(
     put_away(sycl_store)
     assert seen
     assert not any(flags & _ON_ITS_WAY for flags in seen)
+
+
+def came_back(store: SyclStore) -> list[str | None]:
+    """Bring all of it back; give the slots."""
+    refs = tuple(one.ref for one in sycl.trash_files.trash(of(store)))
+    return [one.key and one.key.rpartition("/")[2] for one in sycl.trash_files.restore(of(store), refs)]
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_what_is_in_its_place_and_another_one_stays_there(sycl_store: SyclStore, size: int) -> None:
+    sycl_store.add()
+    put_away(sycl_store)
+    other = sycl_store.add()
+    content = bytearray(other.src.read_bytes()) + bytes(size)
+    content[-1] ^= 1
+    other.src.write_bytes(content)
+    assert came_back(sycl_store) == ["1"]
+    assert other.src.read_bytes() == content
+    assert sycl.trash_files.trash(of(sycl_store)) == ()
+
+
+def test_what_was_made_again_meanwhile_is_not_there_twice(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    put_away(sycl_store)
+    again = sycl_store.add()
+    assert came_back(sycl_store) == ["0"]
+    assert sorted(path.name for path in again.leaf.iterdir()) == ["0.bin", "0.src", "0_access_time.txt"]
+
+
+def test_a_slot_that_a_program_is_writing_is_passed_over_and_an_empty_one_is_not(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    put_away(sycl_store)
+    writing = sycl_store.add()
+    writing.take_lock()
+    empty = sycl_store.add(slot=1, without=("bin", "src"))
+    assert came_back(sycl_store) == ["1"]
+    assert writing.lock.exists()
+    assert empty.bin.exists()
+    assert not (empty.leaf / "1.lock").exists()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.domain.stores import EntryState, FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import EntryState, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.kinds import fs, sycl
 
 if TYPE_CHECKING:
@@ -126,3 +127,21 @@ def test_a_signal_ends_no_opening(sycl_store: SyclStore, monkeypatch: pytest.Mon
     (entry,) = look(sycl_store.root).entries
     assert entry.state is EntryState.OK
     assert interrupted > 0
+
+
+def test_what_is_known_below_a_directory_that_may_not_be_read_is_kept(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shut, other = (sycl_store.add(kernel).leaf for kernel in ("_ZTS1a", "_ZTS1b"))
+    (first,) = (one.name for one in sycl_store.root.iterdir())
+    # As known, but not there: below it, beside it, and beside it with a name that begins alike.
+    names = (f"{shut.parts[-3]}/1/2/7", f"{shut.parts[-3]}7/1/2/7", f"{other.parts[-3]}/1/2/7")
+    gone = [EntryKey(f"{first}/{name}") for name in names]
+    rows = sorted((KnownEntry(one, "stamp") for one in gone), key=lambda one: one.key)
+    found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
+    monkeypatch.setattr(fs, "_open", failing(shut.parts[-3], errno.EACCES))
+
+    *before, last = sycl.scanner.parts(found, datetime.now(UTC), rows, None)
+    assert sorted(key for part in (*before, last) for key in part.vanished or ()) == sorted(gone[1:])
+    assert (last.shut, last.foreign, [part.shut for part in before]) == (1, 1, [0] * len(before))
+    assert "directories that may not be read, whose entries are not known now: 1" in last.notes
