@@ -51,6 +51,12 @@ def test_a_recipe_is_all_that_was_compiled(sycl_store: SyclStore) -> None:
     assert found.facts == {"file-mode": "640", "directory-mode": "755", "access-time": "kept"}
 
 
+def test_of_long_options_and_constants_the_beginning_is_told(sycl_store: SyclStore) -> None:
+    sycl_store.add(options="x" * ((64 << 10) + 1), constants=bytes((4 << 10) + 1))
+    entry = only(sycl_store)
+    assert (len(entry.options), len(entry.constants)) == (64 << 10, 2 * (4 << 10))
+
+
 @pytest.mark.parametrize(
     ("image", "constants", "reason"),
     [

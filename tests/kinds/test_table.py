@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.support.builders import sycl_target
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.stores import EntryId, Store
 from xpucached.kinds import model_caches, sycl, table
@@ -55,3 +56,17 @@ def test_directories_of_models_have_a_trash_of_their_own() -> None:
 )
 def test_what_stays_of_a_key_of_sycl_is_its_leaf_below_the_device(key: str, leaf: str | None) -> None:
     assert sycl.rebuilder.lineage_key(EntryKey(key)) == leaf
+
+
+@pytest.mark.parametrize(
+    ("platform", "backend"),
+    [
+        ("Intel(R) oneAPI Unified Runtime over Level-Zero", "level-zero"),
+        ("Intel(R) OpenCL Graphics", "opencl"),
+        ("Intel(R) OpenCL", "opencl"),
+    ],
+)
+def test_what_compiles_for_a_device_of_sycl_is_asked_through_its_backend(platform: str, backend: str) -> None:
+    spec = sycl.rebuilder.compiler(sycl_target(platform, "GPU", "3.0", "1.2"), Path("/c"))
+    wanted = f'["{platform}", "GPU", "3.0", "1.2"]'
+    assert spec.arguments == ("--backend", backend, "--environment", wanted)

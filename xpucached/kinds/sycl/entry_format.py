@@ -171,8 +171,7 @@ def source(data: bytes, size: int) -> Source:
     if size == 0:
         return Source(defect=defects.SRC_EMPTY, detail="0 bytes")
     fields: list[bytes] = []
-    at = 0
-    length = 0
+    at = length = 0
     for name in _FIELDS:
         if at + 8 > size:
             return _partial(fields, defects.SRC_TRUNCATED, f"ends at byte {size}, before the {name}")
