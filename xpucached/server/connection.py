@@ -235,7 +235,6 @@ class Connection(H11Protocol):
             log.debug("no place for another connection: uid %d", self.peer.uid)
             refused = _FULL
         if refused:
-            self.connections.discard(self)
             transport.write(refused)
             transport.close()
             return

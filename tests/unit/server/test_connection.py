@@ -8,20 +8,19 @@ import os
 import re
 import socket
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVarTuple
+from typing import TYPE_CHECKING, Final, TypeVarTuple, cast
 
 import pytest
-import uvicorn
 from msgspec.structs import replace
 
 from tests import REPOSITORY
-from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool, Peer
+from xpucached.server.connection import Connection, ConnectionLimits, ConnectionPool, Peer, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextvars import Context
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 LIMITS: Final = ConnectionLimits(head_time=10.0, idle_time=30.0, write_time=20.0)
 UID: Final = os.geteuid()
@@ -76,10 +75,11 @@ class Application:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.state: Scope = {}
+        self.scheme = ""
         self.sent = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.state = scope["state"]
+        self.state, self.scheme = scope["state"], scope["scheme"]
         while (await receive()).get("more_body"):
             pass
         if scope["path"] == "/later":
@@ -144,15 +144,7 @@ class Door:
     clients: list[Client] = field(default_factory=list)
 
     def connect(self) -> Client:
-        config = uvicorn.Config(
-            self.application,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=self.places.limits.idle_time,  # type: ignore[arg-type] # as the server says it
-        )
+        config = configuration(cast("ASGIApp", self.application), self.places.limits)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)  # noqa: FBT003 - as sockets have it
         theirs.setblocking(False)  # noqa: FBT003 - as sockets have it
@@ -635,6 +627,17 @@ def test_who_only_reads_gives_way_to_who_holds_less_and_a_change_does_not(door: 
     assert not door.places.make_room(UID)
     assert door.places.make_room(UID + 2)
     assert [one.connected() for one in (reading, changing, mine)] == [False, True, True]
+
+
+def test_an_answer_has_no_head_but_ours_and_what_proxies_say_is_not_believed(door: Door) -> None:
+    client = door.connect()
+    client.send(b"GET / HTTP/1.1\r\nHost:\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\n\r\n")
+    assert client.read() == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nxx"
+    assert door.application.scheme == "http"
+    config = configuration(cast("ASGIApp", door.application), LIMITS)
+    # What each client asks is no news, and nobody else answers here.
+    assert (config.access_log, config.ws_protocol_class, config.lifespan_class.__name__) == (False, None, "LifespanOff")
+    assert (config.timeout_keep_alive, config.h11_max_incomplete_event_size) == (LIMITS.idle_time, LIMITS.head)
 
 
 def test_the_limits_are_those_that_the_manual_promises() -> None:
