@@ -1,0 +1,222 @@
+"""How the catalog's file is looked at, set aside and refused, step by step."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+
+from tests.support import catalogs
+from xpucached.catalog import opening, tables
+from xpucached.catalog.soundness import Corrupt
+from xpucached.errors import CatalogError
+from xpucached.processes import child
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a catalog of the newest revision is."""
+    place = tmp_path / "state" / "catalog.sqlite"
+    catalogs.put(place)
+    return place
+
+
+def change(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute(statement)
+
+
+def test_a_name_of_whose_the_catalog_is_has_so_many_bytes(path: Path) -> None:
+    note = path.with_name("owner")
+    assert opening.owner(path.parent) == ""
+    note.write_bytes(b" bob" + b" " * 4091 + b"\n")
+    assert (note.stat().st_size, opening.owner(path.parent)) == (4096, "bob")
+    note.write_bytes(b"b" * 4097)
+    with pytest.raises(CatalogError, match="no regular file of ours"):
+        opening.owner(path.parent)
+
+
+NEXT = f"{int(tables.REVISION) + 1:04}"
+
+
+@pytest.mark.parametrize(
+    ("revisions", "kind"),
+    [
+        ([tables.REVISION], None),
+        ([], None),
+        (["0001"], None),
+        (["0001", tables.REVISION], None),
+        ([NEXT], CatalogError),
+        ([NEXT, "9999"], CatalogError),
+        ([tables.REVISION, NEXT], Corrupt),
+        (["0000"], Corrupt),
+        ([f"{NEXT}0"], Corrupt),
+        (["x"], Corrupt),
+    ],
+)
+def test_what_a_newer_version_wrote_is_refused_and_what_none_did_is_corrupt(
+    path: Path, revisions: list[str], kind: type[Exception] | None
+) -> None:
+    if kind is None:
+        opening._known_revisions(path, revisions)
+        return
+    with pytest.raises(kind) as caught:
+        opening._known_revisions(path, revisions)
+    assert ("a newer xpucached wrote this catalog" in str(caught.value)) is (kind is CatalogError)
+
+
+def test_what_is_set_aside_takes_no_other_s_name_and_its_journal_along(path: Path) -> None:
+    found = []
+    for text in ("first", "second", "third"):
+        path.write_text(text)
+        path.with_name(path.name + "-wal").write_text(f"{text}'s")
+        found.append(opening._set_aside(path, "corrupt"))
+    assert [one.read_text() for one in found] == ["first", "second", "third"]
+    assert [one.with_name(one.name + "-wal").read_text() for one in found] == ["first's", "second's", "third's"]
+    # Most often they have the same second in their names.
+    assert not [one for one in path.parent.iterdir() if one.name in {path.name, f"{path.name}-wal", f"{path.name}-shm"}]
+    assert opening._set_aside(path, "corrupt") not in found
+
+
+def test_of_those_of_one_second_the_later_ones_are_numbered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Still:
+        @staticmethod
+        def now(_: object) -> Still:
+            return Still()
+
+        def strftime(self, _: str) -> str:
+            return "then"
+
+    monkeypatch.setattr(opening, "datetime", Still)
+    names = []
+    for _ in range(3):
+        path.touch()
+        names.append(opening._set_aside(path, "corrupt").name)
+    assert names == [f"{path.name}.corrupt-then{end}" for end in ("", "-2", "-3")]
+
+
+def failed(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("it failed")
+    error.sqlite_errorcode = code
+    return error
+
+
+RESTART, CHECK = "restart the daemon", "check the permissions"
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (Corrupt("no"), RESTART),
+        (sa.exc.OperationalError("x", {}, failed(sqlite3.SQLITE_CORRUPT)), RESTART),
+        (sa.exc.OperationalError("x", {}, failed(sqlite3.SQLITE_FULL)), CHECK),
+        (failed(sqlite3.SQLITE_CORRUPT), CHECK),
+        (OSError("no"), CHECK),
+        # Those are mistakes of ours.
+        (sa.exc.IntegrityError("x", {}, failed(sqlite3.SQLITE_CONSTRAINT)), None),
+        (sa.exc.ProgrammingError("x", {}, failed(sqlite3.SQLITE_ERROR)), None),
+        (sa.exc.InterfaceError("x", {}, failed(sqlite3.SQLITE_ERROR)), None),
+        (ValueError("no"), None),
+    ],
+    ids=repr,
+)
+def test_what_fails_is_told_with_what_helps(path: Path, error: Exception, hint: str | None) -> None:
+    with pytest.raises(CatalogError if hint else type(error)) as caught, opening.refusing(path):
+        raise error
+    if isinstance(caught.value, CatalogError):
+        assert caught.value.hint.startswith(hint or "")
+        assert str(path) in caught.value.message
+
+
+def test_only_a_catalog_of_an_older_revision_is_given_to_a_process_of_its_own(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> None:
+        asked.append(command)
+        raise OSError
+
+    monkeypatch.setattr(child, "run", run)
+    places = [path.with_name(name) for name in ("nothing", "directory", "text", "link")]
+    places[1].mkdir()
+    places[2].write_bytes(b"garbage" * 1000)
+    for one in (path, *places):
+        opening.migrate_apart(one)
+    assert asked == []
+    change(path, "UPDATE alembic_version SET version_num = '0001'")
+    places[3].symlink_to(path)
+    opening.migrate_apart(places[3])
+    assert asked == []
+    opening.migrate_apart(path)
+    assert [one[-1] for one in asked] == [str(path)]
+
+
+@pytest.mark.parametrize(("size", "whole", "read"), [(0, True, True), (0, False, False), (1 << 40, False, True)])
+def test_a_large_file_is_not_read_whole_unless_it_is_to_be(
+    path: Path, monkeypatch: pytest.MonkeyPatch, size: int, *, whole: bool, read: bool
+) -> None:
+    monkeypatch.setattr(opening, "LARGE", size)
+    checked: list[str | None] = []
+    monkeypatch.setattr(opening, "_quick_check", lambda _, table=None: checked.append(table))
+    assert opening._inspect(path, whole=whole) is read
+    assert (checked == [None]) is read
+    assert ("models" in checked, "entries" in checked) == (not read, False)
+    checked.clear()
+    # What is migrated is given whole, and so it is looked at.
+    change(path, "UPDATE alembic_version SET version_num = '0001'")
+    assert opening._inspect(path, whole=whole) is True
+    assert checked == [None]
+
+
+def test_just_as_large_is_not_larger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "LARGE", path.stat().st_size)
+    assert opening._inspect(path, whole=False)
+    monkeypatch.setattr(opening, "LARGE", path.stat().st_size - 1)
+    assert not opening._inspect(path, whole=False)
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("DELETE FROM alembic_version", "not a catalog of xpucached"),
+        ("DROP TABLE alembic_version", "not a catalog of xpucached"),
+        ("UPDATE alembic_version SET version_num = 'x'", "there never was a revision"),
+    ],
+)
+def test_what_is_no_catalog_is_corrupt(path: Path, statement: str, why: str) -> None:
+    change(path, statement)
+    with pytest.raises(Corrupt, match=why):
+        opening._inspect(path, whole=True)
+
+
+def test_a_reading_that_is_interrupted_is_not_done_and_damage_is_damage(path: Path) -> None:
+    with opening.examining(path) as look:
+        assert opening.examine(look)
+        look.set_progress_handler(lambda: 1, 1)
+        assert not opening.examine(look)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096)
+    with pytest.raises(Corrupt), opening.examining(path) as look:
+        opening.examine(look)
+
+
+def test_a_file_is_made_for_us_alone_and_what_lies_beside_it_is_looked_at(path: Path) -> None:
+    path.chmod(0o666)
+    opening._prepare(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    other = path.parent / "new" / "catalog.sqlite"
+    opening._prepare(other)
+    assert (stat.S_IMODE(other.parent.stat().st_mode), stat.S_IMODE(other.stat().st_mode)) == (0o700, 0o600)
+    os.mkfifo(path.with_name("catalog.sqlite-shm"))
+    with pytest.raises(Corrupt, match=r"catalog\.sqlite-shm is not a regular file"):
+        opening._prepare(path)
