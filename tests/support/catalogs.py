@@ -21,11 +21,11 @@ def _made() -> bytes:
         return path.read_bytes()
 
 
-def put(path: Path) -> None:
-    """Put one where there is none, as a first start would leave it."""
+def put(path: Path, content: bytes = b"") -> None:
+    """Put one where there is none, as a first start would leave it, or with that content."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch(0o600, exist_ok=False)
-    path.write_bytes(_made())
+    path.write_bytes(content or _made())
 
 
 def fresh(path: Path) -> Catalog:

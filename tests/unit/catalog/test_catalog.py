@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import shutil
@@ -372,9 +373,18 @@ def test_an_empty_file_is_a_new_catalog(path: Path) -> None:
         assert opened.rebuilt is None
 
 
+@functools.cache
+def _filled() -> bytes:
+    """Return a catalog of 500 entries, which is made once for all."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "catalog.sqlite")
+        with closing(Catalog.open(path)) as opened:
+            opened.write(record_scan, scan(*(entry(f"{number}/0") for number in range(500))), architecture)
+        return path.read_bytes()
+
+
 def filled(path: Path) -> None:
-    with closing(Catalog.open(path)) as opened:
-        opened.write(record_scan, scan(*(entry(f"{number}/0") for number in range(500))), architecture)
+    catalogs.put(path, _filled())
 
 
 def random_bytes(path: Path) -> None:
