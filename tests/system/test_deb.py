@@ -446,27 +446,17 @@ HEAVY: Final = re.compile(r"icx-lto|libonnxruntime|libsvml|libimf\.a|libOpenCL|l
 def real_driver(place: Path, one: Runtime) -> str:
     """Build a package of a real driver, Intel's for the CPU, from the folder of a runtime; gives its file's name."""
     (version,) = {path.name.partition(".so.")[2] for path in one.lib.glob("libintelocl.so.*")}
-    tree = place / f"real-{version}"
-    home = tree / "usr/lib/intel-cpu-opencl"
-    home.mkdir(parents=True)
+    home = "usr/lib/intel-cpu-opencl"
+    files: dict[str, Path | str | bytes] = {}
     whole: dict[tuple[str, int], str] = {}
     for path in sorted(one.lib.iterdir(), key=lambda path: len(path.name), reverse=True):
         if path.is_file() and not HEAVY.search(path.name):
             # A wheel has a library under each of its names, a package once and links to it.
             same = whole.setdefault((path.name.partition(".so")[0], path.stat().st_size), path.name)
-            if same != path.name:
-                (home / path.name).symlink_to(same)
-                continue
-            # A further name would change its inode's time while models of other tests load it.
-            shutil.copy2(path, home / path.name)
-    icd = tree / "etc/OpenCL/vendors/intel-cpu.icd"
-    icd.parent.mkdir(parents=True)
-    icd.write_text("/usr/lib/intel-cpu-opencl/libintelocl.so\n")
-    (tree / "DEBIAN").mkdir()
-    (tree / "DEBIAN/triggers").write_text("activate-noawait ldconfig\n")
-    made = driver_packages.deb(place, tree, "intel-opencl-icd", version)
-    shutil.rmtree(tree)
-    return made.name
+            files[f"{home}/{path.name}"] = path if same == path.name else same
+    files["etc/OpenCL/vendors/intel-cpu.icd"] = f"/{home}/libintelocl.so\n".encode()
+    triggers = "activate-noawait ldconfig\n"
+    return driver_packages.deb_of_files(place, "intel-opencl-icd", version, files, triggers).name
 
 
 def offer(place: Path, *files: str) -> None:
