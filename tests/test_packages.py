@@ -124,3 +124,25 @@ def test_a_wheel_puts_nothing_elsewhere(tmp_path: Path, name: str) -> None:
         packed._unpack(tmp_path / "x.whl", tmp_path / "root" / "place")
     left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(left) == ["root/place/inside/good.py", "x.whl"]
+
+
+# All that we have; only who migrates a catalog of an earlier version loads more.
+LOADED: Final = """
+import importlib, pkgutil, sys, xpucached
+for module in pkgutil.walk_packages(xpucached.__path__, "xpucached."):
+    if not module.name.endswith("__main__") and not module.name.startswith("xpucached.libexec."):
+        importlib.import_module(module.name)
+print(*(one.__file__ for one in list(sys.modules.values()) if getattr(one, "__file__", None)), sep="\\n")
+"""
+
+
+def test_what_is_loaded_is_compiled_when_it_is_installed() -> None:
+    left: set[str] = set()
+    for script in (make_deb.POSTINST, make_rpm.SPEC):
+        left.update(re.findall(r"compileall -q -j 0 -x '(\S+)'", script))
+    (pattern,) = left
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()
+
+    assert any("/sqlalchemy/dialects/sqlite/" in one for one in loaded)
+    assert [one for one in loaded if re.search(pattern, one)] == []

@@ -85,7 +85,7 @@ configure|abort-upgrade|abort-deconfigure|abort-remove)
         [ -x "$python" ] || continue
         version=$(basename "$(readlink "$python")")
         # Of the great bundled packages only what this program loads.
-        "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|dialects/(mssql|mysql|oracle|postgresql))/' \\
+        "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|orm|dialects/(mssql|mysql|oracle|postgresql))/' \\
             /{home}/common "/{home}/$version/lib" || true
     done
     # Installed is not wanted: who wants it says so with `systemctl enable --now xpucached`, and is remembered.

@@ -72,7 +72,7 @@ fi
 %posttrans
 for python in /{home}/python*/bin/python; do
     [ -x "$python" ] || continue
-    "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|dialects/(mssql|mysql|oracle|postgresql))/' \
+    "$python" -I -m compileall -q -j 0 -x '/(pygments|testing|orm|dialects/(mssql|mysql|oracle|postgresql))/' \
         /{home}/common "/{home}/$(basename "$(readlink "$python")")/lib" || :
 done
 
