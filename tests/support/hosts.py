@@ -13,12 +13,14 @@ which is a pipe of ours: so nothing stays behind, however the tests end.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -223,6 +225,18 @@ class Machine:
         """Write a file there, as root's."""
         self.run("install", "-D", f"--mode={mode:o}", "/dev/stdin", path, given=text.encode())
 
+    def place(self, files: Mapping[str, Path | str]) -> None:
+        """Put many files there at once, as root's and readable to all: copies, and texts; scripts can be run."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            for path, what in files.items():
+                entry = tarfile.TarInfo(path.lstrip("/"))
+                content = what.encode() if isinstance(what, str) else what.read_bytes()
+                runs = content.startswith(b"#!") if isinstance(what, str) else what.stat().st_mode & 0o111
+                entry.size, entry.mode, entry.mtime = len(content), 0o755 if runs else 0o644, time.time()
+                tar.addfile(entry, io.BytesIO(content))
+        self.run("tar", "-x", "-C", "/", given=packed.getvalue())
+
     def read(self, path: str) -> str:
         """Read a file there."""
         return self.run("cat", path).stdout
@@ -266,23 +280,25 @@ class Machine:
         """Put the working tree there, with the units, in an environment of its own; what it needs is borrowed."""
         place = "/opt/xpucached"
         here = f"{place}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-        self.run("python3", "-m", "venv", "--without-pip", place)
         self.put(REPOSITORY / "xpucached", f"{here}/xpucached")
         self.put(REPOSITORY / "migrations", f"{here}/xpucached/migrations")
-        self.write(f"{here}/needs.pth", f"{_NEEDS}\n")
         scripts = {"xpucached": "daemon.main", "xpucachectl": "cli", "xpucached-watch": "watchd.__main__"}
-        for name, module in scripts.items():
-            text = f"#!{place}/bin/python\nimport sys\nfrom xpucached.{module} import main\nsys.exit(main())\n"
-            self.write(f"/usr/bin/{name}", text, 0o755)
-        self.run(f"{place}/bin/python", "-m", "compileall", "-q", f"{here}/xpucached")
+        text = f"#!{place}/bin/python\nimport sys\nfrom xpucached.{{}} import main\nsys.exit(main())\n"
+        self.place(
+            {f"/usr/bin/{name}": text.format(module) for name, module in scripts.items()}
+            | {f"{here}/needs.pth": f"{_NEEDS}\n", f"{place}/pyvenv.cfg": "home = /usr/bin\n"}
+        )
+        python = f"{place}/bin/python"
+        make = f"mkdir {place}/bin && ln -s /usr/bin/python3 {python} && {python} -m compileall -q {here}/xpucached"
+        self.run("sh", "-c", make)
 
     def install_units(self) -> None:
         """Put the units and what goes with them where a package would."""
-        for path in sorted((REPOSITORY / "systemd").iterdir()):
-            if path.is_file():
-                self.put(path, f"/usr/lib/systemd/system/{path.name}")
-            elif path.name in _PLACES:
-                self.put(path, _PLACES[path.name])
+        units = REPOSITORY / "systemd"
+        places = {units: "/usr/lib/systemd/system", **{units / name: place for name, place in _PLACES.items()}}
+        self.place(
+            {f"{place}/{path.name}": path for top, place in places.items() for path in top.iterdir() if path.is_file()}
+        )
         self.run("systemd-sysusers")
         self.run("systemd-tmpfiles", "--create", "xpucached.conf")
         self.run("systemctl", "daemon-reload")

@@ -29,6 +29,14 @@ LIBRARY: Final = f"{PLACE}/{RUNTIMES[0]}/lib/python{sys.version_info[0]}.{sys.ve
 
 _PRESSURES: Final = ("CPU_PRESSURE", "MEMORY_PRESSURE", "IO_PRESSURE", "GPU_BUSY")
 
+_MOVE_IN: Final = """
+for name in alice bob carol dora eve; do useradd --create-home $name; done
+useradd --system --create-home llm
+usermod --append --groups xpucached-admin dora
+ldconfig
+systemctl daemon-reload
+"""
+
 APP: Final = f"""#!/bin/sh
 exec /usr/bin/python3 -I -S -B /opt/app/{KERNELS.name} /opt/app {PLACE}/{RUNTIMES[0]}/lib/libsycl.so.8 exp sqrt abs
 """
@@ -89,19 +97,17 @@ class House:
     def settle(self, excluded: Sequence[str]) -> None:
         """Let people move in, with a program that compiles."""
         machine = self.machine
-        for name in ("alice", "bob", "carol", "dora", "eve"):
-            machine.run("useradd", "--create-home", name)
-        machine.run("useradd", "--system", "--create-home", "llm")
-        machine.run("usermod", "--append", "--groups", "xpucached-admin", "dora")
-        for part in (KERNELS, SYCL_CHECK):
-            machine.put(part, f"/opt/app/{part.name}")
-        machine.write("/usr/local/bin/app", APP, 0o755)
-        machine.write("/etc/ld.so.conf.d/runtime.conf", f"{PLACE}/{RUNTIMES[0]}/lib\n")
-        machine.run("ldconfig")
         # However busy the host is on which the tests run, theirs go on.
         calm = "".join(f"Environment=XPUCACHED_THROTTLE_{name}=unlimited\n" for name in _PRESSURES)
-        machine.write("/etc/systemd/system/xpucached-worker@.service.d/calm.conf", f"[Service]\n{calm}")
-        machine.run("systemctl", "daemon-reload")
+        machine.place(
+            {
+                **{f"/opt/app/{part.name}": part for part in (KERNELS, SYCL_CHECK)},
+                "/usr/local/bin/app": APP,
+                "/etc/ld.so.conf.d/runtime.conf": f"{PLACE}/{RUNTIMES[0]}/lib\n",
+                "/etc/systemd/system/xpucached-worker@.service.d/calm.conf": f"[Service]\n{calm}",
+            }
+        )
+        machine.run("sh", "-ec", _MOVE_IN)
         text = f'[workers]\nexclude = {json.dumps(excluded)}\n[schedule]\nsettle = "1s"\n'
         machine.write("/etc/xpucached/xpucached.toml", text)
 
