@@ -14,12 +14,21 @@ from xpucached.catalog.defects import defect_codes
 from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.recipe_tables import RECIPES
-from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, FIGURES, INHERITED, LAST_USED, MODELS, RUNS, STORES, TARGETS
+from xpucached.catalog.tables import (
+    AHEAD,
+    ATTRIBUTIONS,
+    ENTRIES,
+    INHERITED,
+    LAST_USED,
+    MODELS,
+    RUNS,
+    STORES,
+    TARGETS,
+)
 from xpucached.domain.defects import BEARABLE
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Subtotal
 from xpucached.domain.stores import UNSETTLED, EntryState, Store
-from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,17 +74,20 @@ class _Sampled(NamedTuple):
 
 def store_subtotals(connection: sa.Connection) -> tuple[Subtotal, ...]:
     """Return what the stores hold for each environment."""
-    stores, known = _stores(connection), _environments(connection)
-    c = FIGURES.c
-    rows = connection.execute(
-        sa.select(c.store_id, c.target_id, sa.func.sum(c.entries).label("entries"), sa.func.total(c.allocated))
-        .where(c.entries > 0)
-        .group_by(c.store_id, c.target_id)
-    )
+    return _subtotals(connection, _stores(connection), _environments(connection))
+
+
+def _subtotals(connection: sa.Connection, stores: dict[int, Store], known: dict[int, Target]) -> tuple[Subtotal, ...]:
     return tuple(
         Subtotal(stores[store], known[environment] if environment else None, count, max(0, int(allocated)))
-        for store, environment, count, allocated in rows
+        for store, environment, count, allocated in connection.exec_driver_sql(_SUMS)
     )
+
+
+_SUMS: Final = (
+    "SELECT store_id, target_id, sum(entries), total(allocated) FROM figures"
+    " WHERE entries > 0 GROUP BY store_id, target_id"
+)
 
 
 def preselect_entries(
@@ -89,29 +101,31 @@ def preselect_entries(
     stores, known = _stores(connection), _environments(connection)
     numbers = {environment: number for number, environment in known.items()}
     _PRESELECTED.create(connection, checkfirst=False)
-    _WORST.create(connection, checkfirst=False)
+    if preselection.worst:
+        _WORST.create(connection, checkfirst=False)
     try:
         if preselection.defective:
-            _take(connection, _E.state == EntryState.DEFECTIVE.value)
+            connection.exec_driver_sql(_TAKE_DEFECTIVE, (EntryState.DEFECTIVE.value,))
         for environment in preselection.environments & numbers.keys():
             _take(connection, _E.target_id == numbers[environment])
-        for environment in preselection.never_here & numbers.keys():
-            _take(connection, _E.target_id == numbers[environment], _E.origin == Origin.AHEAD.value)
+        if never := [numbers[environment] for environment in preselection.never_here & numbers.keys()]:
+            _take(connection, among(_E.target_id, never), AHEAD)
         _take_unused(connection, preselection, stores, known)
         if preselection.worst:
             rate = measured_rate(connection) or rate
-            _take_worst(connection, preselection, stores, numbers, (rate, half, absent))
+            _take_worst(connection, preselection, stores, known, (rate, half, absent))
         through = entries.all_entries(connection, _E.id.in_(sa.select(_PRESELECTED.c.id)), kernels=False)
-        rest = _rest(connection, preselection, numbers, through)
+        rest = _rest(connection, preselection, stores, known, through)
     finally:
-        _WORST.drop(connection, checkfirst=False)
+        if preselection.worst:
+            _WORST.drop(connection, checkfirst=False)
         _PRESELECTED.drop(connection, checkfirst=False)
     return through, rest, rate
 
 
 def _stores(connection: sa.Connection) -> dict[int, Store]:
-    rows = connection.execute(sa.select(STORES.c.id, STORES.c.kind, STORES.c.root))
-    return {row.id: Store(KindName(row.kind), Path(row.root)) for row in rows}
+    rows = connection.exec_driver_sql("SELECT id, kind, root FROM stores")
+    return {number: Store(KindName(kind), Path(root)) for number, kind, root in rows}
 
 
 def _environments(connection: sa.Connection) -> dict[int, Target]:
@@ -123,22 +137,32 @@ def _take(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> None:
     connection.execute(statement)
 
 
+# The sums tell whether there are any, and of which stores and environments: then an index finds them.
+_TAKE_DEFECTIVE: Final = (
+    "INSERT OR IGNORE INTO preselected (id) SELECT entries.id FROM figures CROSS JOIN entries"
+    " ON entries.store_id = figures.store_id AND entries.target_id IS nullif(figures.target_id, 0)"
+    " AND entries.state = figures.state AND entries.defect IS nullif(figures.defect, '')"
+    " WHERE figures.state = ? AND figures.entries > 0"
+)
+
+
 def _take_unused(
     connection: sa.Connection, preselection: Preselection, stores: dict[int, Store], known: dict[int, Target]
 ) -> None:
+    rows: list[tuple[int | None, int, int, bool]] = []
     for number, store in stores.items():
-        if store not in preselection.unused:
-            continue
-        before, kept = preselection.unused[store]
-        for environment in (None, *known):
-            where = [
-                _E.target_id.is_not_distinct_from(environment),
-                _E.store_id == number,
-                microseconds(before) >= _USED,
-            ]
-            if not kept:
-                where.append(sa.or_(_E.run_used.is_not(None), _E.restored.is_not(None), _E.witnessed.is_not(None)))
-            _take(connection, *where)
+        if store in preselection.unused:
+            before, kept = preselection.unused[store]
+            rows += [(environment, number, microseconds(before), kept) for environment in (None, *known)]
+    if rows:
+        connection.exec_driver_sql(_TAKE_UNUSED, rows)
+
+
+_TAKE_UNUSED: Final = (
+    "INSERT OR IGNORE INTO preselected (id) SELECT id FROM entries"
+    " WHERE target_id IS ?1 AND store_id = ?2 AND last_used <= ?3"
+    " AND (?4 OR run_used IS NOT NULL OR restored IS NOT NULL OR witnessed IS NOT NULL)"
+)
 
 
 def measured_rate(connection: sa.Connection) -> float | None:
@@ -156,7 +180,7 @@ def _take_worst(
     connection: sa.Connection,
     preselection: Preselection,
     stores: dict[int, Store],
-    numbers: dict[Target, int],
+    known: dict[int, Target],
     worth: tuple[float, float, float],
 ) -> None:
     """Take the least worth of each pool, as many as are enough.
@@ -168,30 +192,13 @@ def _take_worst(
     rate, half, absent = worth
     usable = sa.or_(
         _E.target_id.is_(None),
-        _E.target_id.in_([numbers[one] for one in preselection.present if one in numbers]),
+        _E.target_id.in_([number for number, one in known.items() if one in preselection.present]),
     )
     size = sa.case((_E.image_size > 0, _E.image_size), else_=_E.allocated)
     cost = sa.func.coalesce(_E.cost, rate * size) / _E.allocated
     idle = sa.func.max(0, microseconds(preselection.now) - sa.literal_column(LAST_USED, sa.BigInteger)) / (half * 1e6)
     value = (cost * sa.func.exp2(-idle) * sa.case((usable, 1.0), else_=absent)).label("value")
-    owned = [
-        _E.id.in_(sa.select(of.c.entry_id))
-        for of in (ATTRIBUTIONS, INHERITED)
-        if connection.execute(sa.select(of.c.entry_id).limit(1)).first() is not None
-    ]
-    told = frozenset(connection.execute(sa.select(RECIPES.c.kind).distinct()).scalars())
-    recorded = (
-        sa.select(_E.id)
-        .join(STORES, STORES.c.id == _E.store_id)
-        .join(RECIPES, sa.and_(RECIPES.c.kind == STORES.c.kind, RECIPES.c.key == _E.key))
-        .where(_E.store_id.in_([number for number, store in stores.items() if store.kind in told]))
-    )
-    never_again = _E.id.in_(recorded.where(RECIPES.c.seen == 0))
-    needed = sa.and_(usable, sa.or_(*owned), sa.not_(never_again)) if owned else sa.false()
-    proves = sa.and_(sa.not_(usable), _owned_by(preselection.predicted)) if preselection.predicted else sa.false()
-    stale = sa.and_(sa.not_(usable), _E.id.in_(recorded))
-    # As `Rank` of `planning` has it.
-    rank = sa.case((proves, 3), (stale, 0), (never_again, 1), (needed, 3), else_=2)
+    rank, needed = _rank(connection, preselection, stores, usable)
     harmful = defect_codes(connection, lambda one: one.effect not in BEARABLE)
     sound = sa.or_(_E.state != EntryState.DEFECTIVE.value, _E.defect.is_(None), _E.defect.not_in(harmful))
     pinned = (
@@ -208,12 +215,12 @@ def _take_worst(
             sa.select(INHERITED.c.entry_id).join(MODELS, MODELS.c.name == INHERITED.c.model).where(MODELS.c.pinned)
         )
         where.append(sa.not_(sa.and_(usable, sound, sa.or_(_E.id.in_(pinned), _E.id.in_(inherited)))))
-    if preselection.upheld and owned:
+    if preselection.upheld and needed is not None:
         where.append(sa.not_(needed))
     held = frozenset(entries.rows_of(connection, preselection.held).values())
     frees = sa.case((sure, _E.allocated), else_=0).label("frees")
     counts: defaultdict[Store, int] = defaultdict(int)
-    for one in store_subtotals(connection):
+    for one in _subtotals(connection, stores, known):
         counts[one.store] += one.entries
     for pool, excess in preselection.worst:
         mine = [number for number, store in stores.items() if store in pool]
@@ -222,10 +229,9 @@ def _take_worst(
         every = max(1, sum(counts[store] for store in pool) // _SAMPLE)
         # Mixed (by two primes), because rows that were recorded one after the other may be alike in a rhythm.
         chosen = _E.id * 40_487 % 65_521 % every == 0
-        rows = connection.execute(
-            sa.select(_E.id, frees, rank.label("rank"), value).where(*there, chosen).order_by("rank", "value")
-        )
-        sample = [_Sampled(*row) for row in rows if row.id not in held]
+        asked = sa.select(_E.id, frees, rank.label("rank"), value).where(*there, chosen).order_by("rank", "value")
+        # All at once: one by one takes longer than the question.
+        sample = [row for row in map(_Sampled._make, connection.execute(asked).all()) if row.id not in held]
         wanted = excess
         while True:
             bound = _bound(sample, every, wanted)
@@ -242,6 +248,35 @@ def _take_worst(
                 break
             wanted *= 1.5
         connection.execute(sa.insert(_PRESELECTED).from_select(["id"], sa.select(_WORST.c.id)).prefix_with("OR IGNORE"))
+
+
+def _rank(
+    connection: sa.Connection, preselection: Preselection, stores: dict[int, Store], usable: sa.ColumnElement[bool]
+) -> tuple[sa.ColumnElement[int], sa.ColumnElement[bool] | None]:
+    """Return the `Rank` of `planning`, and which entries are needed, if any: what none can be no row is asked."""
+    owned = [
+        _E.id.in_(sa.select(of.c.entry_id))
+        for of in (ATTRIBUTIONS, INHERITED)
+        if connection.execute(sa.select(of.c.entry_id).limit(1)).first() is not None
+    ]
+    told = frozenset(connection.execute(sa.select(RECIPES.c.kind).distinct()).scalars())
+    here = [number for number, store in stores.items() if store.kind in told]
+    recorded = (
+        sa.select(_E.id)
+        .join(STORES, STORES.c.id == _E.store_id)
+        .join(RECIPES, sa.and_(RECIPES.c.kind == STORES.c.kind, RECIPES.c.key == _E.key))
+        .where(_E.store_id.in_(here))
+    )
+    never_again = _E.id.in_(recorded.where(RECIPES.c.seen == 0)) if here else sa.false()
+    needed = sa.and_(usable, sa.or_(*owned), sa.not_(never_again)) if owned else None
+    ranks: list[tuple[sa.ColumnElement[bool], int]] = []
+    if preselection.predicted:
+        ranks.append((sa.and_(sa.not_(usable), _owned_by(preselection.predicted)), 3))
+    if here:
+        ranks += [(sa.and_(sa.not_(usable), _E.id.in_(recorded)), 0), (never_again, 1)]
+    if needed is not None:
+        ranks.append((needed, 3))
+    return sa.case(*ranks, else_=2) if ranks else sa.literal(2), needed
 
 
 def _make_exp2(connection: sa.Connection) -> None:
@@ -275,7 +310,11 @@ def _bound(sample: Iterable[_Sampled], every: int, wanted: float) -> tuple[int, 
 
 
 def _rest(
-    connection: sa.Connection, preselection: Preselection, numbers: dict[Target, int], through: Sequence[IndexedEntry]
+    connection: sa.Connection,
+    preselection: Preselection,
+    stores: dict[int, Store],
+    known: dict[int, Target],
+    through: Sequence[IndexedEntry],
 ) -> tuple[Subtotal, ...]:
     counts: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for one in through:
@@ -288,6 +327,7 @@ def _rest(
         if found is not None:
             taken[one.entry.id.store, one.entry.environment] = found
     traces: dict[int, tuple[datetime, datetime]] = {}
+    numbers = {environment: number for number, environment in known.items()}
     for environment in preselection.traced & numbers.keys():
         number = numbers[environment]
         newest = sa.select(
@@ -297,7 +337,7 @@ def _rest(
         if row[0] is not None:
             traces[number] = (row[0], row[1])
     rest: list[Subtotal] = []
-    for subtotal in store_subtotals(connection):
+    for subtotal in _subtotals(connection, stores, known):
         number_taken, bytes_taken = taken[subtotal.store, subtotal.environment]
         if subtotal.entries > number_taken:
             left, allocated = subtotal.entries - number_taken, subtotal.allocated - bytes_taken
