@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import struct
 import tarfile
+import tracemalloc
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support.builders import framed, spirv, string_hash
 from tests.support.bundles import HOW, OPTIONS, bomb, facts, forge, good, made, packed, tar
-from xpucached.bundle import members, packing
+from xpucached.bundle import members, packing, words
 from xpucached.bundling.inspecting import check
-from xpucached.domain.bundles import Compression
+from xpucached.domain.bundles import BundleContent, BundleFacts, Compression
 from xpucached.errors import BadBundle
 
 if TYPE_CHECKING:
@@ -216,6 +217,23 @@ def test_a_bomb_ends_at_the_limit(tmp_path: Path) -> None:
     assert len(layer) < 100_000
 
     assert "bytes that it may have" in refused(tmp_path, layer, PLAIN, Compression.GZIP)
+
+
+@pytest.mark.parametrize("text", [b"a\r" * (1 << 17), b"{}\n" * (1 << 17)], ids=["no lines", "more than it says"])
+def test_a_list_of_tiny_recipes_is_not_taken_apart(text: bytes, tmp_path: Path) -> None:
+    """What it is taken apart into is twenty times as large, and a list may have 64 MiB."""
+    plain = tar({words.LINES: text})
+    told = BundleFacts(BundleContent.RECIPES, 1, len(text), f"sha256:{hashlib.sha256(plain).hexdigest()}")
+    bundle = members.opened(forge(tmp_path / "bundle", packed(plain), told))
+
+    tracemalloc.start()
+    try:
+        with bundle.layout, pytest.raises(BadBundle, match="says that it has 1 recipes, and has"):
+            check(bundle, lambda *_: None)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 8 * len(text)
 
 
 FACTS: Final[Mapping[str, Callable[[], Mapping[str, object]]]] = {
