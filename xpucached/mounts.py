@@ -40,11 +40,16 @@ _NONE: Final = Mount("", "")
 
 
 def mounted(mounts: Path = _MOUNTS) -> dict[str, Mount]:
-    """Return what is mounted, by place."""
+    """Return what is mounted, by place; nothing where that cannot be read."""
     try:
-        text = mounts.read_bytes().decode("utf-8", "surrogateescape")
+        return listed(mounts)
     except OSError:
         return {}
+
+
+def listed(mounts: Path = _MOUNTS) -> dict[str, Mount]:
+    """Return what is mounted, by place.  Raises OSError."""
+    text = mounts.read_bytes().decode("utf-8", "surrogateescape")
     found: dict[str, Mount] = {}
     # Names of directories stand there, in which all other ends of lines may be.
     for line in text.split("\n"):

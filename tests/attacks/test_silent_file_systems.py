@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import os
+import subprocess
 import threading
 import traceback
 from datetime import UTC, datetime
@@ -27,7 +29,7 @@ from xpucached.catalog.surveys import record_survey
 from xpucached.daemon import watching
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import Job
-from xpucached.domain.models import Model, Workload
+from xpucached.domain.models import Model, Outcome, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.plans import PrewarmReport
 from xpucached.domain.stores import Store, StoreState
@@ -35,6 +37,11 @@ from xpucached.domain.triggers import Periodic, Started
 from xpucached.domain.workloads import RunSpec
 from xpucached.errors import RequestError
 from xpucached.kinds import sycl
+from xpucached.kinds.sycl import following
+from xpucached.libexec import process_tree
+from xpucached.processes import child, conversation, scratch, serving
+from xpucached.processes.output import ChildOutput, Trace
+from xpucached.processes.pause import PauseControl
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, cache_files, owners, proofs, survey
 from xpucached.service.context import Context
@@ -53,7 +60,7 @@ def silent(place: Path) -> Iterator[Path]:
     with silent_filesystem.mounted(place):
         yield place
     for thread in set(threading.enumerate()) - before:
-        if thread.name in {"patience", "proofs"}:
+        if thread.name in {"patience", "proofs", "place"}:
             thread.join()
 
 
@@ -255,6 +262,80 @@ def test_what_is_named_and_away_holds_up_no_start_and_no_replay(away: Path, tmp_
 
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         asyncio.run(work(catalog))
+
+
+def test_a_file_of_requests_that_is_away_is_not_waited_for(away: Path) -> None:
+    with pytest.raises(serving.BadRequestsFile, match="its file system does not answer"):
+        serving.read(f"{away}/requests", "http://127.0.0.1:8000/health")
+
+
+def test_what_was_kept_in_a_store_that_is_away_is_unknown(away: Path) -> None:
+    follower = following.follow()
+    follower.take("[In-Memory Cache][Thread Id:1][Program Cache]: Program inserted.", 1.0)
+    follower.take(f"[Persistent Cache]: device binary has been cached: {away}/41/42/43/44/0.bin", 2.0)
+    told = follower.told()
+    assert (told.programs, told.nowhere) == (1, None)
+    assert [(one.root, one.kept, one.lost, one.unknown) for one in told.stores] == [(away, 0, 0, 1)]
+
+
+def test_a_supervisor_goes_on_where_its_program_mounted_what_does_not_answer(away: Path, tmp_path: Path) -> None:
+    use = process_tree.ProcessTreeUse(1 << 40, 1 << 40, str(tmp_path))
+    for _ in range(2):
+        use._looked = 0.0
+        assert use.exceeded([]) is None
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    names = "one\nend.so", r"no\012end.so"
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            (hidden / name).write_bytes(b"x")
+            file = stack.enter_context((hidden / name).open("rb"))
+            stack.enter_context(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        stack.enter_context(silent(hidden))
+        maps = process_tree.Maps()
+        maps.look([os.getpid()])
+        assert {f"{hidden}/{name}" for name in names} <= {*maps.report()["mapped_data"]}
+
+
+def test_a_temporary_directory_over_which_that_is_mounted_is_left(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack, scratch.directory(below=tmp_path) as place:
+        (tmp_path / place / "file").touch()
+        stack.enter_context(silent(tmp_path / place))
+        inside = stack.pop_all()
+    with inside:
+        assert os.path.ismount(tmp_path) or place in mounts.mounted()
+    assert [*(tmp_path / place).iterdir()] == []
+
+
+def test_a_supervisor_that_the_kernel_holds_is_left_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Held(child.Process):
+        """A process that no signal reaches."""
+
+        def poll(self) -> None:
+            """Tell that it has not ended."""
+
+        def kill(self) -> None:
+            """Do not reach it."""
+
+    monkeypatch.setattr(conversation, "LAST", 0.01)
+    monkeypatch.setattr(conversation, "GRACE", 0.01)
+    monkeypatch.setattr(subprocess, "Popen", Held)
+    (hears, orders), (report, seen) = os.pipe(), os.pipe()
+    supervisor = child.start(("/bin/true",), variables={}, stdout=child.PIPE, stderr=child.PIPE)
+    try:
+        heard = conversation.ChildPipes(supervisor, ChildOutput(Trace(), -1), {report: bytearray()})
+        # One that may still say something, and one that has said all.
+        for timeout, outcome in ((0.0, Outcome.TIMED_OUT), (1e9, None)):
+            pause = PauseControl(None, supervisor.pid, orders)
+            assert conversation.attend(heard, timeout, threading.Event(), 0.0, pause) is outcome
+            if outcome is not None:
+                os.close(seen)
+                seen = -1
+    finally:
+        for one in (hears, orders, report, seen):
+            if one >= 0:
+                os.close(one)
+        child.end(supervisor)
 
 
 def test_many_models_of_a_program_that_is_away_leave_room_to_ask_for_others(

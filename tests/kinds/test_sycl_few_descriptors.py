@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import resource
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kinds.test_sycl_two_deaths import Life, acts, contents, fill, start, usable
+from tests.support.descriptors import leaving
 from xpucached.kinds.sycl import remover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.builders import SyclStore
 
 pytestmark = pytest.mark.flow
-
-
-@contextlib.contextmanager
-def leaving(free: int) -> Iterator[None]:
-    """Leave so many descriptors that can be had."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.ExitStack() as stack:
-        next_one = os.open("/", os.O_RDONLY)
-        os.close(next_one)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (next_one + free, hard))
-        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        yield
 
 
 def test_what_is_left_is_finished_whole_however_few_can_be_opened(

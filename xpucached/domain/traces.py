@@ -17,6 +17,7 @@ class StoreTrace(Struct, frozen=True):
     kept: int  #: programs that it compiled and put there, and that are there
     found: int  #: programs that it found there
     lost: int = 0  #: programs of which it said that they were put there, and that are not
+    unknown: int = 0  #: of which it said so, where the file system does not answer
 
 
 class RuntimeTrace(Struct, frozen=True):

@@ -27,9 +27,14 @@ class Enough(Unread):
     """A file is not read now, because enough was read already."""
 
 
+def no_room(error: OSError) -> bool:
+    """Return whether an error says nothing of what it met, but that this process can open nothing just now."""
+    return error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
 def told_of_file(error: OSError) -> None:
     """Raise what says nothing of a file, but that this process can open none just now."""
-    if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+    if no_room(error):
         raise error
 
 

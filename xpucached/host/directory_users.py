@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from xpucached import mounts
 from xpucached.host import process_times
+from xpucached.host.digests import told_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -18,21 +19,21 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
     """Return those of these directories that a program uses, and which: it works there, or has something below open.
 
     What it has mapped counts, too, and so does what it has by mounts of its own, as in a container: by another name.
-    Our own process and those that we may not look into are left out.
+    Our own process and those that we may not look into are left out.  Raises OSError if we have no more room to look.
     """
     found: dict[Path, str] = {}
     if not places:
         return found
-    here = mounts.mounted()
+    here = mounts.listed()
     seen = {_mounts_of("self"): here}
     known = [(place, f"{place}/", mounts.inside(os.fspath(place), here)) for place in places]
     for pid in process_times.pids():
         if pid == os.getpid():
             continue
-        with contextlib.suppress(OSError):
+        with _others():
             whose = _mounts_of(str(pid))
             if whose not in seen:
-                seen[whose] = mounts.mounted(Path(f"/proc/{pid}/mountinfo"))
+                seen[whose] = mounts.listed(Path(f"/proc/{pid}/mountinfo"))
             for path in _used(f"/proc/{pid}"):
                 used = f"{os.fsdecode(path)}/"
                 device, below = mounts.inside(used, seen[whose])
@@ -40,6 +41,15 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
                     if used.startswith(prefix) or (device == on and below.startswith(f"{inner}/")):
                         found.setdefault(place, f"{_name(pid)} (process {pid})")
     return found
+
+
+@contextlib.contextmanager
+def _others() -> Iterator[None]:
+    """Pass over who has ended, or whom we may not look into; not over what says that we have no room to look."""
+    try:
+        yield
+    except OSError as error:
+        told_of_file(error)
 
 
 def _mounts_of(process: str) -> str:
@@ -50,9 +60,9 @@ def _mounts_of(process: str) -> str:
 def _used(process: str) -> Iterator[bytes]:
     """Yield the paths of what a process uses.  Raises OSError."""
     yield os.fsencode(os.readlink(f"{process}/cwd"))  # noqa: PTH115 - of many processes
-    with contextlib.suppress(OSError), os.scandir(f"{process}/fd") as numbers:
+    with _others(), os.scandir(f"{process}/fd") as numbers:
         for number in numbers:
-            with contextlib.suppress(OSError):
+            with _others():
                 yield os.fsencode(os.readlink(number.path))  # noqa: PTH115 - many of them
     with open(f"{process}/maps", "rb") as maps:  # noqa: PTH123 - of many processes
         # As many lines as the kernel lets a process have: what is not looked at would be taken for not in use.

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.activity import Program
 from xpucached.domain.host import Process
-from xpucached.host import process_times
+from xpucached.host import process_times, process_units
+from xpucached.host.digests import no_room, told_of_file
 from xpucached.host.roots import HERE
 from xpucached.processes import environ
 from xpucached.processes.driver_probe import PROBE
@@ -48,6 +49,8 @@ _MAPPED_IN_ALL: Final = 20_000
 _MAPS_IN_ALL: Final = 256 << 20
 _OPEN: Final = 10_000
 _OPEN_IN_ALL: Final = 500_000
+_NOBODY: Final = -1
+"""The number of a process that stands for others."""
 _LONGEST_HELD: Final = 400  # characters below a root; no cache's files have longer paths
 
 
@@ -80,16 +83,25 @@ def processes(uid: int, libraries: tuple[str, ...] = (), places: HostRoots = HER
     Of what they have mapped the drivers are told, and what begins like one of ``libraries``.
 
     A process that vanishes, or that we may not read, is left out or has the empty values: a look never fails.  So has
-    one with too much to be read; then it is not ``known``.
+    one with too much to be read; then it is not ``known``.  Nor is one that stands for all those that could not be
+    looked at because we have no more room.
     """
     ours = os.getpid()
     share = _Share(last=dict(_last))
     found: list[Process] = []
+    short = False
     for pid in process_times.pids():
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        try:
             one = _look(pid, uid, libraries, places, ours, share) if pid != ours else None
-            if one is not None:
-                found.append(one)
+        except OSError as error:
+            one, short = None, short or no_room(error)
+        except (ValueError, IndexError):
+            one = None
+        if one is not None:
+            found.append(one)
+    if short:
+        log.warning("there was no room to look at all processes: what they do is unknown")
+        found.append(Process(_NOBODY, uid, EVER, "", None, {}, known=False))
     _last.clear()
     _last.update(share.now)
     share.tell()
@@ -109,7 +121,7 @@ def of_units(
     share = _Share()
     for pid in process_times.pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            unit = _unit_of(places.proc / str(pid) / "cgroup", units)
+            unit = process_units.unit_of(places.proc / str(pid) / "cgroup", units)
             if unit is not None and (one := _look(pid, process_times.uid(pid), libraries, places, os.getpid(), share)):
                 found.setdefault(unit, []).append(one)
     share.tell()
@@ -136,40 +148,19 @@ def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: Ho
             uid,
             look.name,
             " ".join(_words(pid))[:_LONGEST_COMMAND],
-            _innermost(places.proc / str(pid) / "cgroup"),
+            process_units.innermost(places.proc / str(pid) / "cgroup"),
             libraries=tuple(path.name for path in look.libraries if path.name.startswith(libraries)),
             ours="XPUCACHED_RUN" in look.variables,
         )
     return None
 
 
-def _innermost(cgroup: Path) -> str:
-    """Return the service or scope that a process is in; empty if none."""
-    try:
-        with cgroup.open(encoding="utf-8", errors="replace", newline="\n") as stream:
-            text = stream.read(_LONGEST_VALUE)
-    except OSError:
-        return ""
-    for line in text.split("\n"):
-        parts = line.split(":", 2)[-1].split("/")
-        unit = next((part for part in reversed(parts) if part.endswith((".service", ".scope"))), "")
-        if unit:
-            return unit
-    return ""
-
-
-def _unit_of(cgroup: Path, units: Collection[str]) -> str | None:
-    with cgroup.open(encoding="utf-8", errors="replace", newline="\n") as stream:
-        text = stream.read(_LONGEST_VALUE)
-    parts = {part for line in text.split("\n") for part in line.split(":", 2)[-1].split("/")}
-    return next((unit for unit in units if unit in parts), None)
-
-
 def held(roots: frozenset[Path]) -> Mapping[Path, frozenset[str]]:
     """Return which files below these directories are open in a process, ours left out, by their paths below them.
 
     Processes that we may not look into are left out: they are not those of the stores' owner.  So is what some have
-    open beyond thousands of files; our own user's processes come first.
+    open beyond thousands of files; our own user's processes come first.  Raises OSError where we have no room
+    to look.
     """
     found: dict[Path, set[str]] = {}
     prefixes = {root: os.fspath(root).rstrip("/") + "/" for root in roots}
@@ -178,15 +169,18 @@ def held(roots: frozenset[Path]) -> Mapping[Path, frozenset[str]]:
     for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=_is_others) if roots else ():
         if pid == ours:
             continue
-        with contextlib.suppress(OSError):
-            most = min(_OPEN, left)
+        most = min(_OPEN, left)
+        try:
             links = list(itertools.islice(_links(f"/proc/{pid}/fd"), most + 1))
-            passed_over += len(links) > most
-            left -= len(links[:most])
-            for target in links[:most]:
-                for root, prefix in prefixes.items():
-                    if target is not None and target.startswith(prefix) and len(target) <= len(prefix) + _LONGEST_HELD:
-                        found.setdefault(root, set()).add(target.removeprefix(prefix))
+        except OSError as error:
+            told_of_file(error)
+            continue
+        passed_over += len(links) > most
+        left -= len(links[:most])
+        for target in links[:most]:
+            for root, prefix in prefixes.items():
+                if target is not None and target.startswith(prefix) and len(target) <= len(prefix) + _LONGEST_HELD:
+                    found.setdefault(root, set()).add(target.removeprefix(prefix))
     if passed_over:
         log.warning("processes have more files open than are looked at: %d", passed_over)
     return {root: frozenset(paths) for root, paths in found.items()}
@@ -295,12 +289,16 @@ def _name(pid: int) -> str:
 
 
 def _libraries(maps: Path, names: tuple[str, ...], share: _Share) -> tuple[Path, ...] | None:
-    """Return the shared objects that a process has mapped whose names begin so; None if that is too much to read."""
+    """Return the shared objects that a process has mapped whose names begin so; None if that is too much to read.
+
+    Raises OSError if we have no more room to look.
+    """
     most = min(_LONGEST_MAPS, share.maps)
     try:
         with maps.open("rb") as stream:
             text = stream.read(most + 1)
-    except OSError:
+    except OSError as error:
+        told_of_file(error)
         return ()
     share.maps -= len(text)
     if len(text) > most:

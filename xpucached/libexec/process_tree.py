@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import resource
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LOOK = 0.5  # seconds between looks at what is slow to look at
+_MOMENT = 0.05  # seconds for which such a look is waited for; it goes on after them
 _FILES = 200_000  # of a temporary directory that are looked at; who makes more is ended
 # A look that took minutes would leave orders unread, and who does not obey is killed: then nobody ends these.
 _OPEN = 20_000  # descriptors that are looked at each time
@@ -38,6 +40,7 @@ class ProcessTreeUse:
         self.graphics = GraphicsCounters(_CLIENTS)
         self._looked = 0.0
         self._free = _free(scratch)
+        self._place: PlaceLook | None = None
 
     def exceeded(self, tree: list[int]) -> tuple[str, str] | None:
         """Return the outcome and a sentence if the tree takes more than it may."""
@@ -53,20 +56,47 @@ class ProcessTreeUse:
             return None
         self._looked = now
         self.engine_times(tree)
-        written = _written(self.scratch)
-        if written is None:
+        place = self._place = self._place or PlaceLook(self.scratch)
+        if not place.over():
+            return None
+        self._place = None
+        if place.written is None:
             return "over-disk", f"it has more than {_FILES} files in its temporary directory: their size is unknown"
-        if written > self.disk:
-            return "over-disk", f"it wrote {written} bytes to its temporary directory, {self.disk} are allowed"
-        free, size = _free(self.scratch)
-        if free < size * _SPARE and written > self._free[0] * _SPARE:
-            return "over-disk", f"it wrote {written} bytes to its temporary directory, and left {free} free"
+        if place.written > self.disk:
+            return "over-disk", f"it wrote {place.written} bytes to its temporary directory, {self.disk} are allowed"
+        free, size = place.free
+        if free < size * _SPARE and place.written > self._free[0] * _SPARE:
+            return "over-disk", f"it wrote {place.written} bytes to its temporary directory, and left {free} free"
         return None
 
     def engine_times(self, tree: list[int]) -> None:
         """Read what the kernel's graphics drivers say about the process tree's use of their engines."""
         found = (read(text) for text in itertools.islice(_drm(tree), _CLIENTS))
         self.graphics.look([one for one in found if one is not None], time.monotonic())
+
+
+class PlaceLook(threading.Thread):
+    """A look at a temporary directory, in a thread: where somebody mounted something, the answer may never come."""
+
+    def __init__(self, scratch: str) -> None:
+        super().__init__(name="place", daemon=True)
+        self.scratch = scratch
+        self.written: int | None = 0
+        self.free = (1, 1)
+        # Where no thread can be had now, one can be at the next look.
+        with contextlib.suppress(RuntimeError):
+            self.start()
+
+    def over(self) -> bool:
+        """Return whether it has come to its end, waiting a moment for it: orders come meanwhile."""
+        if self.is_alive():
+            self.join(_MOMENT)
+        return not self.is_alive()
+
+    def run(self) -> None:
+        """Look."""
+        self.written = _written(self.scratch)
+        self.free = _free(self.scratch)
 
 
 class Maps:
@@ -110,7 +140,8 @@ class Maps:
                 # ADDRESSES MODE OFFSET DEVICE INODE PATH
                 fields = line.rstrip(b"\n").split(None, 5)
                 if len(fields) == 6 and fields[4] != b"0":  # noqa: PLR2004 - so many are in a line with a path
-                    self._note(fields[5], code=b"x" in fields[1])
+                    raw = _whole(pid, fields[0], fields[5]) if b"\\012" in fields[5] else fields[5]
+                    self._note(raw, code=b"x" in fields[1])
 
     def _note(self, raw: bytes, *, code: bool) -> None:
         # A library that was replaced while it is mapped has this name no more; data of which that is so was temporary.
@@ -118,9 +149,6 @@ class Maps:
         raw = raw.removesuffix(_GONE)
         if gone and not code:
             return
-        # The kernel writes a line break in a name so, and nothing else in another way.
-        if b"\\012" in raw and not os.path.lexists(raw):
-            raw = raw.replace(b"\\012", b"\n")
         try:
             path = raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -141,6 +169,17 @@ class Maps:
             "mapped": sorted(path for path, code in self.files.items() if code),
             "mapped_data": sorted(path for path, code in self.files.items() if not code),
         }
+
+
+def _whole(pid: int, addresses: bytes, raw: bytes) -> bytes:
+    """Return a mapped file's path as it is: in maps a line break is written like these four characters.
+
+    No file system is asked: where that lies, nobody may answer.
+    """
+    first, _, last = addresses.partition(b"-")
+    with contextlib.suppress(OSError):
+        return os.readlink(b"/proc/%d/map_files/%x-%x" % (pid, int(first, 16), int(last, 16)))  # noqa: PTH115 - bytes
+    return raw.replace(b"\\012", b"\n")
 
 
 def _number(text: str) -> int:

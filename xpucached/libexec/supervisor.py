@@ -226,6 +226,8 @@ def _say(descriptor: int, report: dict[str, object]) -> None:
     view = memoryview(json.dumps(report).encode() + b"\n")
     while view:
         view = view[os.write(descriptor, view) :]
+    # A look at its files that is under way may keep this process from its end.
+    os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Hear a child until its supervisor ends, and have it ended when its time is up."""
+"""Hear a child until its supervisor ends, and have it ended when its time is up.
+
+A supervisor that the kernel holds, for a file system that somebody mounted, cannot be ended: it is left, in the end.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,12 @@ class ChildPipes:
     output: ChildOutput
     received: dict[int, bytearray]
     resting: dict[int, float] = field(default_factory=dict)  #: until when a descriptor is not read, so that others run
+    _silent_at: float | None = None
+
+    def silent(self, now: float, *, heard: bool) -> float:
+        """Return for how many seconds all has been closed on which something could be ``heard``."""
+        self._silent_at = None if heard or self.resting else self._silent_at or now
+        return now - (self._silent_at or now)
 
 
 def _reason_to_stop(cancel: threading.Event, *, late: bool, endless: bool) -> Outcome | None:
@@ -47,7 +56,7 @@ def attend(
     stopped: Outcome | None = None
     looked = False
     next_at: float | None = None
-    steps = iter((b"t", b"k"))
+    steps = iter((b"t", b"k", b""))
     with selectors.DefaultSelector() as selector:
         streams = [
             stream.fileno() for stream in (pipes.supervisor.stdout, pipes.supervisor.stderr) if stream is not None
@@ -69,6 +78,8 @@ def attend(
                         break
                 return stopped
             now = time.monotonic()
+            if pipes.silent(now, heard=bool(selector.get_map())) >= LAST:
+                return stopped
             late = now - began - pause.paused >= timeout
             stopped = stopped or _reason_to_stop(cancel, late=late, endless=bool(pipes.output.endless))
             if stopped is None:
@@ -77,6 +88,8 @@ def attend(
                 order = next(steps, None)
                 next_at = now + (GRACE if order == b"t" else LAST)
                 if order is None:
+                    return stopped
+                if not order:
                     pipes.supervisor.kill()
                 else:
                     # Who stands still cannot end himself.

@@ -30,11 +30,19 @@ _DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def directory(prefix: str = "xpucached-", below: Path | None = None) -> Iterator[str]:
     """Return a new, empty directory of ours alone below ``TMPDIR``, or ``below``; it is removed at the end."""
     place = tempfile.mkdtemp(prefix=prefix, dir=below)
-    made = os.lstat(place)
+    try:
+        # What is mounted or put in its place meanwhile is another directory, and may never answer.
+        made = os.open(place, os.O_RDONLY | _DIRECTORY)
+    except OSError:
+        Path(place).rmdir()
+        raise
     try:
         yield place
     finally:
-        remove(place, made)
+        try:
+            _remove(place, made)
+        finally:
+            os.close(made)
 
 
 def clear(place: str) -> None:
@@ -50,22 +58,25 @@ def clear(place: str) -> None:
         os.close(top)
 
 
-def remove(place: str, made: os.stat_result | None = None) -> None:
-    """Remove a directory with all that is in it.  Never raise; what cannot be removed stays, and the log says so.
-
-    With ``made``, what it was when it was made, nothing is removed of what was mounted or put in its place since.
-    """
-    end = time.monotonic() + _PATIENCE
+def remove(place: str) -> None:
+    """Remove a directory with all that is in it.  Never raise; what cannot be removed stays, and the log says so."""
     try:
         top = os.open(place, os.O_RDONLY | _DIRECTORY)
-        try:
-            if made is not None and not os.path.samestat(made, os.fstat(top)):
-                log.warning("a temporary directory is another one now, and stays: %s", place)
-                return
-            while _empty(top, top, end):
-                pass
-        finally:
-            os.close(top)
+    except OSError as error:
+        log.warning("a temporary directory could not be removed: %s", error)
+        return
+    try:
+        _remove(place, top)
+    finally:
+        os.close(top)
+
+
+def _remove(place: str, top: int) -> None:
+    """Remove a directory that is open."""
+    end = time.monotonic() + _PATIENCE
+    try:
+        while _empty(top, top, end):
+            pass
         Path(place).rmdir()
     except OSError as error:
         log.warning("a temporary directory could not be removed: %s", error)

@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from msgspec import Struct, field
 
-from xpucached import messages, state_files
+from xpucached import deadlines, messages, state_files
 from xpucached.domain.workloads import is_loopback
 
 _LARGEST: Final = 4 << 20
@@ -40,14 +40,10 @@ class ServerRequest(Struct, frozen=True):
 def read(path: str, base: str) -> tuple[ServerRequest, ...]:
     """Read the requests of a file; ``base`` is the URL that their paths are relative to, empty if there is none.
 
-    Raises `BadRequestsFile`.  Blocks.
+    Raises `BadRequestsFile`, also if its file system does not answer in time.  Blocks.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with state_files.stream(descriptor) as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise BadRequestsFile(f"{path}: expected a file of requests")
-            content = file.read(_LARGEST + 1)
+        content = deadlines.ask(path, lambda: _content(path))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise error if isinstance(error, BadRequestsFile) else BadRequestsFile(f"{path}: {why}") from error
@@ -66,6 +62,14 @@ def read(path: str, base: str) -> tuple[ServerRequest, ...]:
     if not found:
         raise BadRequestsFile(f"{path}: there is no request in it; expected one JSON object a line")
     return tuple(found)
+
+
+def _content(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with state_files.stream(descriptor) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadRequestsFile(f"{path}: expected a file of requests")
+        return file.read(_LARGEST + 1)
 
 
 def _request(line: bytes, base: str) -> ServerRequest:

@@ -44,7 +44,8 @@ def _lines(value: TraceReport) -> Iterator[tuple[str, str]]:
     yield "programs", _programs(value)
     for one in value.stores:
         lost = f", {one.lost} said to be kept and not there" if one.lost else ""
-        yield f"in {one.kind}", f"{one.kept} compiled and kept, {one.found} found{lost}: {one.root}"
+        unknown = f", {one.unknown} said to be kept and unknown: its file system does not answer" if one.unknown else ""
+        yield f"in {one.kind}", f"{one.kept} compiled and kept, {one.found} found{lost}{unknown}: {one.root}"
     if value.off:
         yield "cache", "a process says that it is off: what it compiles is kept nowhere"
     for other in value.others:

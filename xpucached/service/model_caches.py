@@ -30,7 +30,7 @@ from xpucached.kinds.removal import GONE
 from xpucached.service import program_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from xpucached.domain.models import Model
     from xpucached.domain.plans import EvictCache
@@ -147,7 +147,7 @@ class ModelCaches:
     def would_remove(self, model: Model, *, named: bool = False) -> tuple[ModelCache, ...]:
         """Return the directories of a model, those that would stay with the reason; see `remove`."""
         some = self.of(model)
-        in_use = directory_users.users({one.path for one in some})
+        in_use = _used({one.path for one in some})
         return tuple(replace(one, stays=self._stays(one, model, in_use, named=named)) for one in some)
 
     def _stays(self, one: ModelCache, model: Model, in_use: Mapping[Path, str], *, named: bool) -> str:
@@ -160,19 +160,19 @@ class ModelCaches:
         if one.named and not named:
             return f"{one.named} names it"
         if one.path in in_use:
-            return f"{in_use[one.path]} uses it"
+            return in_use[one.path]
         return self._held_by(one.path, model) if one.named else ""
 
     def evict(self, going: Iterable[EvictCache]) -> tuple[ModelCache, ...]:
         """Take directories of ours out as the policy says; those that a program uses stay, with the reason."""
         some = tuple(going)
-        in_use = directory_users.users({one.cache.path for one in some})
+        in_use = _used({one.cache.path for one in some})
         found = []
         for one in some:
             path = one.cache.path
             reason = EvictReason.SPACE if one.reason is CacheReason.SPACE else EvictReason.BUDGET
             reason = EvictReason.UNUSED if one.reason is CacheReason.GONE else reason
-            stays = f"{in_use[path]} uses it" if path in in_use else self._take(one.cache, reason, one.detail)
+            stays = in_use[path] if path in in_use else self._take(one.cache, reason, one.detail)
             found.append(replace(one.cache, stays=stays))
         return tuple(found)
 
@@ -261,6 +261,14 @@ def _answered(root: Path, question: Callable[[], _T], otherwise: _T) -> _T:
         return deadlines.ask(root, question)
     except OSError:
         return otherwise
+
+
+def _used(places: Collection[Path]) -> Mapping[Path, str]:
+    """Return why directories stay that a program uses: all of them, where it cannot be seen now which do."""
+    try:
+        return {place: f"{user} uses it" for place, user in directory_users.users(places).items()}
+    except OSError as error:
+        return dict.fromkeys(places, f"it cannot be seen now whether a program uses it: {error.strerror}")
 
 
 def _real(path: Path) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.catalog.moved import take_along
 from xpucached.catalog.scans import known_entries, record_scan
 from xpucached.catalog.stores import all_stores, forget_store, known_keys, last_thorough_scan
 from xpucached.domain.activity import FileAct
@@ -61,6 +62,7 @@ class StoreScanner:
         self.finder = finder
         self._touched: dict[Path, set[str]] = {}
         self._touching = threading.Lock()
+        self._taken_along = False  #: since the start, of which an earlier end may have kept us
 
     async def scan_stores(
         self,
@@ -122,6 +124,7 @@ class StoreScanner:
             progress(len(wanted), len(wanted), "")
         if not roots:
             await asyncio.to_thread(self._forget_stores, set(known) - {one.store for one in found})
+        await self._take_along(total)
         if total.added or total.changed or total.vanished:
             self._context.events.post(
                 "scanned",
@@ -130,6 +133,12 @@ class StoreScanner:
             )
         seconds = time.monotonic() - began
         return ScanReport(len(wanted), total.added, total.changed, total.vanished, total.entries, seconds, total.unread)
+
+    async def _take_along(self, delta: Delta) -> None:
+        """Note of what a store brought along that was moved, or of which another one is gone, where it came from."""
+        if delta.added or delta.vanished or not self._taken_along:
+            await self._context.write(take_along)
+            self._taken_along = True
 
     def scan(
         self,

@@ -18,7 +18,7 @@ from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import DiskSpace
 from xpucached.domain.stores import EntryId, StoreState
 from xpucached.domain.trash import LISTED, Drop, DropReason, Restored, TrashReport
-from xpucached.errors import CatalogError, Conflict, NotFound
+from xpucached.errors import Busy, CatalogError, Conflict, NotFound
 from xpucached.host import process_table
 from xpucached.kinds import model_caches
 from xpucached.kinds.table import KINDS, trash_of
@@ -91,10 +91,14 @@ class TrashKeeper:
     def disk_space(self, trashes: Mapping[Store, int] | None = None, *, held: bool = True) -> tuple[DiskSpace, ...]:
         """Tell of every store how much room there is where it lies, and what of it is ``held`` open.  Blocks.
 
-        ``trashes`` are known already.
+        ``trashes`` are known already.  Raises `Busy` if it cannot be seen now what is held.
         """
         stores = self._readable()
-        opened = process_table.held(frozenset(one.store for one in stores)) if held else {}
+        try:
+            opened = process_table.held(frozenset(one.store for one in stores)) if held else {}
+        except OSError as error:
+            unknown = f"it cannot be seen now which entries programs have open: {error.strerror}"
+            raise Busy(unknown, hint="nothing was removed; try again, or raise LimitNOFILE= of its unit") from error
         rooms = [_room(one, opened.get(one.store, frozenset()), trashes) for one in stores]
         ours = self._caches.disk_space() if self._caches is not None else None
         return tuple(rooms) if ours is None else (*rooms, ours)

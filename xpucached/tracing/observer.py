@@ -107,7 +107,7 @@ def report(
     traces = listener.told()
     stores = tuple(one for trace in traces for one in trace.stores)
     kept, found = sum(one.kept for one in stores), sum(one.found for one in stores)
-    lost = sum(one.lost for one in stores)
+    lost = sum(one.lost + one.unknown for one in stores)
     asked = [one.programs for one in traces if one.programs is not None]
     nowhere = [one.nowhere for one in traces if one.nowhere is not None]
     measured = [one.seconds for one in traces if one.seconds is not None]

@@ -24,15 +24,17 @@ from xpucached.catalog.builds import (
 from xpucached.catalog.days import since_the_beginning
 from xpucached.catalog.entries import all_entries, entry_page, find_entry, forget_entries
 from xpucached.catalog.models import add_model
+from xpucached.catalog.moved import take_along
 from xpucached.catalog.recipe_tables import VOUCHERS
 from xpucached.catalog.refusals import record_refusal, refused_by
 from xpucached.catalog.scans import record_scan
+from xpucached.catalog.stores import forget_store
 from xpucached.domain.bundles import BundleSource, MadeEntry
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.plans import Built
 from xpucached.domain.queries import EntryQuery
-from xpucached.domain.stores import Entry, EntryState, Store
+from xpucached.domain.stores import Entry, EntryState, Store, StoreState
 from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
@@ -338,3 +340,39 @@ def test_what_comes_back_from_the_trash_came_with_its_bundle_still(catalog: Cata
     assert revoked(catalog, KEY) == []
     catalog.write(record_scan, scan(anew, other, replace(came, id=entry(key).id)), architecture)
     assert revoked(catalog, KEY) == [key]
+
+
+def test_where_an_entry_came_from_goes_along_with_a_store_that_was_moved(catalog: Catalog) -> None:
+    came, other, taken, trashed = (entry(f"{name}/0", source=f"{name}.1") for name in ("a", "b", "c", "d"))
+    source = BundleSource("release", KEY, (MEMBER,))
+    catalog.write(record_import, [made(one) for one in (came, taken, trashed)], BUNDLE, source, NOW)
+    catalog.write(record_build, built(other, models=(ModelName("net"),)), NOW)
+    catalog.write(record_scan, scan(came, other, taken, trashed), architecture)
+    catalog.write(forget_entries, [taken.id, trashed.id])
+
+    def there(one: Entry, **facts: object) -> Entry:
+        return replace(one, id=replace(one.id, store=OTHER), **facts)
+
+    # What is the same in another store is that one's, as long as the store is there.
+    moved = there(came), there(other), there(taken, source="made anew")
+    catalog.write(record_scan, scan(*moved, store=OTHER), architecture)
+    catalog.write(take_along)
+    assert revoked(catalog, KEY) == ["a/0"]
+    catalog.write(record_scan, scan(state=StoreState.MISSING), architecture)
+    assert revoked(catalog, KEY) == []
+    catalog.write(take_along)
+    assert revoked(catalog, KEY) == ["a/0"]
+    assert known(catalog)[OTHER, "b/0"] == (Origin.REBUILT, 2.0)
+    # It comes back from the trash, which was moved with the rest.
+    catalog.write(record_scan, scan(*moved, there(trashed), store=OTHER), architecture)
+    catalog.write(forget_store, STORE)
+    catalog.write(take_along)
+    assert revoked(catalog, KEY) == ["a/0", "d/0"]
+    # What is made anew in the place of what was taken out there is not, and does not go again.
+    catalog.write(forget_entries, [there(came).id])
+    catalog.write(record_scan, scan(there(came, source="made anew"), *moved[1:], store=OTHER), architecture)
+    catalog.write(take_along)
+    assert revoked(catalog, KEY) == []
+    # Where it comes back it is known what is there.
+    catalog.write(record_scan, scan(came), architecture)
+    assert revoked(catalog, KEY) == ["a/0"]

@@ -6,11 +6,15 @@ what they put on disk and what they find there.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from xpucached import deadlines
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Store
 from xpucached.domain.traces import RuntimeTrace, StoreTrace
@@ -41,6 +45,8 @@ _LONGEST_THREAD: Final = 64
 _MOST_ROOTS: Final = 1000
 """Stores; of more, which only who invents them names, nothing is told."""
 _LONGEST_PATH: Final = 4096
+_PATIENCE: Final = 30.0
+"""Seconds in which all stores together are looked at; of those that do not answer it is unknown what was kept."""
 
 
 class SyclFollower:
@@ -105,19 +111,28 @@ class SyclFollower:
             self._waiting.clear()
 
     def told(self) -> RuntimeTrace:
-        """Return what was told so far; what is said to be kept is looked for on disk, which blocks."""
-        lost: dict[Path, int] = {}
+        """Return what was told so far; what is said to be kept is looked for on disk, which blocks for a while."""
+        made: defaultdict[Path, list[EntryKey]] = defaultdict(list)
         for root, key in self._made:
-            # Runtimes say that they kept what they could not write.
-            if not os.path.exists(f"{root}/{key}{'' if key.startswith(RTC) else '.bin'}"):  # noqa: PTH110 - many of them
-                lost[root] = lost.get(root, 0) + 1
+            made[root].append(key)
+        # Anything may stand in a line: all file systems together are waited for no longer than a few.
+        until = time.monotonic() + _PATIENCE
+        lost: dict[Path, int] = {}
+        unknown: dict[Path, int] = {}
+        for root, keys in made.items():
+            try:
+                left = min(deadlines.SECONDS, max(0.0, until - time.monotonic()))
+                lost[root] = deadlines.ask(("trace", root), functools.partial(_missing, root, keys), left)
+            except TimeoutError:
+                unknown[root] = self._kept.get(root, 0)
         stores = tuple(
             StoreTrace(
                 targets.NAME,
                 root,
-                max(0, self._kept.get(root, 0) - lost.get(root, 0)),
+                max(0, self._kept.get(root, 0) - lost.get(root, 0) - unknown.get(root, 0)),
                 self._found.get(root, 0),
                 lost.get(root, 0),
+                unknown.get(root, 0),
             )
             for root in sorted({*self._kept, *self._found})
         )
@@ -125,12 +140,18 @@ class SyclFollower:
         tells = self._asked >= max(1, self._answered)
         return RuntimeTrace(
             programs=self._asked if tells else None,
-            nowhere=self._asked - self._answered + sum(lost.values()) if tells else None,
+            nowhere=self._asked - self._answered + sum(lost.values()) if tells and not unknown else None,
             seconds=self._seconds,
             unmeasured=self._unmeasured,
             off=self._off,
             stores=stores,
         )
+
+
+def _missing(root: Path, keys: Iterable[EntryKey]) -> int:
+    """Count what is not there: runtimes say that they kept what they could not write."""
+    paths = (f"{root}/{key}{'' if key.startswith(RTC) else '.bin'}" for key in keys)
+    return sum(not os.path.exists(path) for path in paths)  # noqa: PTH110 - many of them
 
 
 def follow() -> SyclFollower:
