@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import struct
@@ -14,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.kinds.test_sycl_damage import look
+from tests.support.descriptors import leaving
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import TrashLabel
@@ -21,6 +23,7 @@ from xpucached.kinds import folders, fs, sycl
 from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tests.support.builders import SyclStore
@@ -367,3 +370,42 @@ def test_a_slot_that_a_program_is_writing_is_passed_over_and_an_empty_one_is_not
     assert writing.lock.exists()
     assert empty.bin.exists()
     assert not (empty.leaf / "1.lock").exists()
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_where_one_cannot_be_read_just_now_nothing_comes_back_beside_what_is_the_same(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    sycl_store.add("_ZTS1k")
+    put_away(sycl_store)
+    sycl_store.add("_ZTS1k")
+    made_again = live(sycl_store.root)
+    (one,) = sycl.trash_files.trash(of(sycl_store))
+    really, calls = fs.regular_file, itertools.count()
+
+    def regular_file(directory: int, name: str) -> AbstractContextManager[tuple[int, os.stat_result]]:
+        # Others of this process had all descriptors for a moment.
+        if next(calls) == call:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return really(directory, name)
+
+    with monkeypatch.context() as short:
+        short.setattr(fs, "regular_file", regular_file)
+        (restored,) = sycl.trash_files.restore(of(sycl_store), (one.ref,))
+    assert (restored.key, restored.detail) == (None, "Too many open files")
+    assert live(sycl_store.root) == made_again
+    (restored,) = sycl.trash_files.restore(of(sycl_store), (one.ref,))
+    assert restored.detail == "a program has made it again meanwhile"
+
+
+def test_what_is_back_is_told_though_its_place_in_the_trash_cannot_be_cleared(sycl_store: SyclStore) -> None:
+    sycl_store.add("_ZTS1k")
+    before = live(sycl_store.root)
+    for free in range(14):
+        put_away(sycl_store)
+        one = next(one for one in sycl.trash_files.trash(of(sycl_store)) if one.whole)
+        with leaving(free):
+            (restored,) = sycl.trash_files.restore(of(sycl_store), (one.ref,))
+        assert (restored.key is not None) == (live(sycl_store.root) == before), (free, restored)
+        if restored.key is None:
+            assert sycl.trash_files.restore(of(sycl_store), (one.ref,))[0].key is not None

@@ -5,9 +5,10 @@ Python's own module holds a row for each member in memory, and believes the size
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -26,7 +27,8 @@ _ENCRYPTED: Final = 1
 _PIECE: Final = 1 << 20
 _IN_MEMORY: Final = 64 << 20
 _MOST_MEMBERS: Final = 1 << 21
-_LARGEST: Final = 16 << 30
+_LARGEST: Final = 8 << 30
+_ELSEWHERE: Final = "TMPDIR names another place"
 _LARGEST_NAME: Final = 1 << 16
 
 
@@ -96,19 +98,21 @@ class ZipArchive:
         if self._taken > self._content.size:
             raise Unreadable("members of the archive overlap")
         if member.size > _LARGEST:
-            raise Unreadable("it is larger than any library")
+            raise Unreadable(f"it has {_mib(member.size)} unpacked: of a member at most {_mib(_LARGEST)} are")
         if member.size <= _IN_MEMORY:
             yield MemoryContent(b"".join(self._stream(member, member.size)))
             return
         import tempfile  # noqa: PLC0415 - slow to load, and seldom needed
 
-        with tempfile.TemporaryFile(prefix="xpucached-") as file:
+        with ExitStack() as stack:
             try:
+                file = stack.enter_context(tempfile.TemporaryFile(prefix="xpucached-"))
+                _need_room(file.fileno(), tempfile.gettempdir(), member.size)
                 for piece in self._stream(member, member.size):
                     file.write(piece)
                 file.flush()
             except OSError as error:
-                raise Unreadable(f"no room to unpack it: {error.strerror}; TMPDIR names another place") from error
+                raise Unreadable(f"no room to unpack it: {error.strerror}; {_ELSEWHERE}") from error
             yield FileContent(file.fileno(), member.size)
 
     def _stream(self, member: Member, most: int) -> Iterator[bytes]:
@@ -138,6 +142,19 @@ class ZipArchive:
                 raise Unreadable("a member ends too early")
             left -= len(made)
             yield made
+
+
+def _need_room(descriptor: int, place: str, size: int) -> None:
+    """Raise `Unreadable` if less would be left free than is taken; many keep temporary files in memory."""
+    room = os.fstatvfs(descriptor)
+    free = room.f_bavail * room.f_frsize
+    if room.f_blocks and size > free // 2:
+        taken = f"it has {_mib(size)} unpacked, and of the {_mib(free)} that are free in {place} at most half are taken"
+        raise Unreadable(f"{taken}; {_ELSEWHERE}")
+
+
+def _mib(size: int) -> str:
+    return f"{-(-size >> 20)} MiB"
 
 
 def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import spirv
 from tests.support.device_images import archives, program
@@ -200,7 +203,21 @@ def test_a_large_member_goes_to_a_file_without_a_name(monkeypatch: pytest.Monkey
     with archive.unpack(member) as unpacked:
         assert unpacked.read(0, unpacked.size) == LIBRARY
     monkeypatch.setattr(zips, "_LARGEST", 1000)
-    with pytest.raises(Unreadable, match="larger"), ZipArchive(MemoryContent(PACKED)).unpack(member):
+    with (
+        pytest.raises(Unreadable, match="it has 1 MiB unpacked: of a member at most 1 MiB are"),
+        ZipArchive(MemoryContent(PACKED)).unpack(member),
+    ):
+        pass
+
+
+def test_what_takes_more_than_half_of_what_is_free_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zips, "_LARGEST", 1 << 62)
+    archive = ZipArchive(MemoryContent(PACKED))
+    room = os.statvfs(tempfile.gettempdir())
+    (member,) = archive.members()
+    large = replace(member, size=room.f_blocks * room.f_frsize)
+    said = f"that are free in {tempfile.gettempdir()} at most half are taken; TMPDIR names another place"
+    with pytest.raises(Unreadable, match=re.escape(said)), archive.unpack(large):
         pass
 
 

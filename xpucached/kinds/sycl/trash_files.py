@@ -173,7 +173,9 @@ def _holds(leaf: int, slot: str, label: Label) -> bool:
         with fs.regular_file(leaf, slot + ".bin") as (descriptor, status):
             frame = entry_format.frame(fs.read(descriptor, 16), status.st_size, lambda at: fs.read(descriptor, 8, at))
             program = fs.read(descriptor, min(frame.length, entry_format.READ_LIMIT), frame.offset)
-    except OSError:
+    except OSError as error:
+        if fs.passing(error):
+            raise
         return False
     whole = 0 < len(program) == frame.length
     return frame.length > 0 and not (whole and images.damage(program, intel=images.is_intel(label.device)))
@@ -185,7 +187,10 @@ def _content(leaf: int, slot: str) -> bytes | None:
             if status.st_size > entry_format.READ_LIMIT:
                 return None
             return fs.read(descriptor, entry_format.READ_LIMIT)
-    except OSError:
+    except OSError as error:
+        # What cannot be read just now may be the same all the same.
+        if fs.passing(error):
+            raise
         return None
 
 
