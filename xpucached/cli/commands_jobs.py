@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Final
 
 from xpucached.api import requests
 from xpucached.api.client import refusal
 from xpucached.cli import driver_changed, errands, everyone, hints, listing, narrowing
-from xpucached.cli.progress import ended, wait
+from xpucached.cli.progress import begun_in_time, ended, wait
 from xpucached.domain.defects import Effect
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Outcome
@@ -39,11 +40,15 @@ def _begin(output: Output, request: Request[Job], names: Callable[[Job], str] = 
 
 def _ended(output: Output, request: Request[Job], names: Callable[[Job], str]) -> tuple[Job | None, int]:
     """Begin a job and see it through: give it (None if nobody waits for it), and the exit status."""
-    begun = output.client.call(request)
-    if not output.options.wait:
-        output.tell(begun, lambda value, _style: f"job {value.id}: {jobs.progress(value)}", _job_names)
-        return None, 0
     limit = getattr(output.options, "timeout", None)
+    if not output.options.wait:
+        answer = output.client.call(request)
+        output.tell(answer, lambda value, _style: f"job {value.id}: {jobs.progress(value)}", _job_names)
+        return None, 0
+    asked = time.monotonic()
+    begun = begun_in_time(output.client, request, limit or 0.0)
+    if limit is not None:
+        limit = max(0.0, limit - (time.monotonic() - asked))
     given = hints.flags(output.options)
     last = wait(output.client, request, begun.value, quiet=output.quiet, limit=limit, given=given)
     output.tell(last, jobs.job, names)

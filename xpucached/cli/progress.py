@@ -15,7 +15,7 @@ from xpucached.api import requests
 from xpucached.cli import hints
 from xpucached.cli.bars import bar
 from xpucached.domain.jobs import JobState
-from xpucached.errors import NotFound, Restarted, Unavailable
+from xpucached.errors import Busy, NotFound, Restarted, Unavailable
 from xpucached.printing import plain
 from xpucached.render import jobs
 
@@ -110,6 +110,18 @@ def until_back(ask: Callable[[], _T], left: float = 0.0) -> _T:
             if time.monotonic() >= end:
                 raise
             time.sleep(_PAUSE)
+
+
+def begun_in_time(client: Client, request: Request[Job], limit: float) -> Answer[Job]:
+    """Begin a job; who says how long to wait waits as long for a daemon that is starting, or has too much to do."""
+    end = time.monotonic() + limit
+    while True:
+        try:
+            return client.call(request)
+        except Busy:
+            if time.monotonic() + _BEAT >= end:
+                raise
+            time.sleep(_BEAT)
 
 
 def wait(

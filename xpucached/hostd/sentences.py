@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from xpucached.domain.host import Problem
 from xpucached.domain.users import UserStatus, WorkerState
-from xpucached.errors import Conflict, Denied, Unavailable, XpucachedError
+from xpucached.errors import Busy, Conflict, Denied, Unavailable, XpucachedError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,6 +25,8 @@ def silence(said: UserStatus) -> XpucachedError:
         hint = f"that one answers its user: sudo -u '#{said.uid}' xpucachectl --user status"
         return Conflict(f"{said.user} runs a daemon of their own, and so has no worker", hint=hint)
     hint = f"see: journalctl -u xpucached-worker@{said.uid}"
+    if said.state is WorkerState.STARTING:
+        return Busy(f"the worker of {said.user} is starting, which takes long", hint=f"ask again in a while; {hint}")
     return Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint)
 
 

@@ -329,7 +329,7 @@ class HostDaemon:
         self._workers.aside.add(uid)
 
     async def wake(self, uid: int) -> UserSocket:
-        """See that a user's worker answers.  Raises `Unavailable`."""
+        """See that a user's worker answers.  Raises `Unavailable`, or `Busy` if it has not started yet."""
         await self._workers.wake(uid)
         return UserSocket(self._people.get(uid, str(uid)), uid, self._place(uid))
 

@@ -43,6 +43,7 @@ class UnitState:
     failed: bool
     running: bool = False  #: it is neither starting nor ending
     starting: bool = False  #: also: it ended, and is started again
+    coming: bool = False  #: it is starting, and its process is there: systemd ends a start that takes too long
     ending: bool = False
     refused: bool = False  #: it ended because its user's configuration is refused
 
@@ -86,7 +87,8 @@ async def stop(uid: int) -> None:
 
 async def unit_state(uid: int) -> UnitState:
     """Return what became of a worker."""
-    text = await _systemctl("show", "--property=ActiveState", "--property=Job", "--property=ExecMainStatus", unit(uid))
+    wanted = (f"--property={name}" for name in ("ActiveState", "SubState", "Job", "ExecMainStatus"))
+    text = await _systemctl("show", *wanted, unit(uid))
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     state = said.get("ActiveState", "")
     return UnitState(
@@ -95,6 +97,7 @@ async def unit_state(uid: int) -> UnitState:
         failed=state == "failed",
         running=state == "active",
         starting=state == "activating",
+        coming=state == "activating" and said.get("SubState", "").startswith("start"),
         ending=state == "deactivating",
         refused=state == "failed" and said.get("ExecMainStatus") == str(SettingsError.exit),
     )

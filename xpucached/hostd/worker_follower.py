@@ -25,7 +25,8 @@ _BUSY: Final = 900.0
 """Seconds after which one that has not finished is no more counted among those that are at work."""
 
 _ANSWER: Final = 50.0
-"""Seconds that a worker has to answer once it was started."""
+"""Seconds that a worker has to answer once systemd says that it was started; and so long who asks for it waits, which
+is less than a client waits for an answer."""
 
 _ENDING: Final = 2.0
 """So long systemd may take to notice that a worker has ended."""
@@ -187,7 +188,11 @@ class WorkerFollower:
             try:
                 await self._clients.ask(uid, requests.GetSummary(), own=True)
             except Unavailable:
-                if asyncio.get_running_loop().time() > end or not (await self._units.unit_state(uid)).active:
+                state, now = await self._units.unit_state(uid), asyncio.get_running_loop().time()
+                if state.coming:
+                    # On a busy host a start takes its time: as long as its unit says (TimeoutStartSec=).
+                    end = now + _ANSWER
+                elif now > end or not state.active:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LATER)
@@ -246,7 +251,7 @@ class WorkerFollower:
             return units.UnitState(active=False, failed=True)
 
     async def wake(self, uid: int) -> None:
-        """See that a user's worker answers.  Raises `Unavailable`."""
+        """See that a user's worker answers.  Raises `Unavailable`, or `Busy` if it has not started yet."""
         try:
             await self._clients.ask(uid, requests.GetHello())
             self.follow(uid, urgent=True)
@@ -262,11 +267,12 @@ class WorkerFollower:
         return asyncio.get_running_loop().time() - self._starts[uid] < _PAUSE
 
     async def _answers(self, uid: int) -> bool:
-        """See to it that a user's worker is started; whether it answers then."""
+        """See to it that a user's worker is started; whether it answers in time."""
         answering = self.follow(uid, urgent=True, silent=True)
         waiting = asyncio.create_task(answering.wait())
         try:
-            await asyncio.wait({waiting, self._following[uid]}, return_when=asyncio.FIRST_COMPLETED)
+            both = {waiting, self._following[uid]}
+            await asyncio.wait(both, timeout=_ANSWER, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
         return answering.is_set()
