@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -147,11 +148,28 @@ def _evict(output: Output) -> int:
     def query(_shown: int, after: str | None) -> requests.ListEntries:
         return requests.ListEntries(origin=given.origin, bundle=given.bundle, limit=requests.MAX_PAGE, after=after)
 
-    refs = [one.entry.id.ref for page in listing.pages(output.client, query) for one in page.value.entries]
-    if not refs:
-        raise NotFound("no entry came from there", hint="see: xpucachectl ls --origin imported")
-    asked = requests.EvictEntries(dry_run=given.dry_run, refs=tuple(refs), reasons=tuple(given.reason))
-    return _begin(output, asked, _evicted)
+    asked: set[str] = set()
+    for _ in range(_MOST_STEPS):
+        # From the beginning: what stays may have moved into a place that was passed already.
+        every = (one.entry.id.ref for page in listing.pages(output.client, query) for one in page.value.entries)
+        refs = tuple(itertools.islice((ref for ref in every if ref not in asked), _STEP))
+        if not refs and not asked:
+            raise NotFound("no entry came from there", hint="see: xpucachectl ls --origin imported")
+        last = len(refs) < _STEP
+        if not (last or output.options.wait):
+            raise RequestError(f"{_STEP} entries and more go in steps, which are waited for", hint="without --no-wait")
+        asked.update(refs)
+        request = requests.EvictEntries(dry_run=given.dry_run, refs=refs, reasons=tuple(given.reason))
+        job, status = _ended(output, request, _evicted) if refs else (None, 0)
+        if last or status or job is None:
+            return status
+    return 0
+
+
+_STEP: Final = 5000
+"""Entries that one request names: no request has room for more than twice as many."""
+_MOST_STEPS: Final = 10_000
+"""Fifty million entries; whoever answers so long names none that there are."""
 
 
 def _evict_everyone(output: Output) -> int:
