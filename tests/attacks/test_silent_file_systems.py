@@ -39,7 +39,7 @@ from xpucached.errors import RequestError
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import following
 from xpucached.libexec import process_tree
-from xpucached.processes import child, conversation, scratch, serving
+from xpucached.processes import child, conversation, scratch
 from xpucached.processes.output import ChildOutput, Trace
 from xpucached.processes.pause import PauseControl
 from xpucached.processes.supervised import ProcessStarter
@@ -264,9 +264,13 @@ def test_what_is_named_and_away_holds_up_no_start_and_no_replay(away: Path, tmp_
         asyncio.run(work(catalog))
 
 
-def test_a_file_of_requests_that_is_away_is_not_waited_for(away: Path) -> None:
-    with pytest.raises(serving.BadRequestsFile, match="its file system does not answer"):
-        serving.read(f"{away}/requests", "http://127.0.0.1:8000/health")
+def test_a_file_of_requests_that_is_away_is_not_waited_for(away: Path, tmp_path: Path) -> None:
+    spec = RunSpec(ready_url="http://127.0.0.1:1/", requests=str(away / "requests"))
+    run = ProcessStarter({}, INSTANCE, deadlines.ask).execute(
+        Workload(("/bin/true",), tmp_path, exercise=spec), {}, Trace(), polite=False
+    )
+    done = asyncio.run(run)
+    assert (done.outcome, done.detail) == (Outcome.FAILED, f"{away}/requests: its file system does not answer")
 
 
 def test_what_was_kept_in_a_store_that_is_away_is_unknown(away: Path) -> None:

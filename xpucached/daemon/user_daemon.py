@@ -374,7 +374,7 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             )
         try:
             instance = hashlib.blake2b(os.fsencode(config.paths.state), digest_size=8).hexdigest()
-            service = Service(Context(config, catalog, os.environ), ProcessStarter(os.environ, instance))
+            service = Service(Context(config, catalog, os.environ), ProcessStarter(os.environ, instance, deadlines.ask))
             await service.recover()
             given = unix_sockets.activated()
             listening = given or [unix_sockets.bind(config.paths.socket, config.paths.socket_mode)]

@@ -337,11 +337,8 @@ class TrashFolder:
                 return Restored(ref, None, "its label is damaged")
             key, why = self.put_back(stack, label, place, root)
             if key is not None:
-                try:
+                with contextlib.suppress(OSError):  # it is back, and what is left of its item goes with the debris
                     self.drop(trash, ref, device)
-                except OSError as error:
-                    # It is back, and what is left of its item goes like all that is not whole.
-                    log.warning("what is left of an item of the trash stays for now: %s: %s", ref, error)
             return Restored(ref, key, why)
 
     def put_back(self, stack: ExitStack, label: Label, place: int, root: int) -> tuple[EntryKey | None, str]:

@@ -31,6 +31,7 @@ class ChildRun:
     what: str
     compare: bool
     run_limits: RunLimits | None = None
+    ask: serving.Ask = serving.at_once
 
     @property
     def by_runner(self) -> bool:
@@ -68,7 +69,7 @@ class ChildRun:
         """
         if self.is_server:
             exercise = self.workload.exercise
-            requests = serving.read(exercise.requests, exercise.ready_url) if exercise.requests else ()
+            requests = serving.read(exercise.requests, exercise.ready_url, self.ask) if exercise.requests else ()
             return json.dumps(
                 {
                     "token": token,

@@ -6,12 +6,13 @@ import json
 import os
 import re
 import stat
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urljoin
 
 from msgspec import Struct, field
 
-from xpucached import deadlines, messages, state_files
+from xpucached import messages, state_files
 from xpucached.domain.workloads import is_loopback
 
 _LARGEST: Final = 4 << 20
@@ -37,13 +38,22 @@ class ServerRequest(Struct, frozen=True):
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def read(path: str, base: str) -> tuple[ServerRequest, ...]:
+Ask = Callable[[object, Callable[[], bytes]], bytes]
+"""Gives what a question about a place gives; `deadlines.ask` for one."""
+
+
+def at_once(_place: object, question: Callable[[], bytes]) -> bytes:
+    """Ask it as it is, for who can be interrupted."""
+    return question()
+
+
+def read(path: str, base: str, ask: Ask = at_once) -> tuple[ServerRequest, ...]:
     """Read the requests of a file; ``base`` is the URL that their paths are relative to, empty if there is none.
 
-    Raises `BadRequestsFile`, also if its file system does not answer in time.  Blocks.
+    Raises `BadRequestsFile`, also if ``ask`` says that its file system does not answer.  Blocks.
     """
     try:
-        content = deadlines.ask(path, lambda: _content(path))
+        content = ask(path, lambda: _content(path))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise error if isinstance(error, BadRequestsFile) else BadRequestsFile(f"{path}: {why}") from error

@@ -42,9 +42,13 @@ _LEAST: Final = 256 << 20
 class ProcessStarter:
     """Runs children, one at a time per call, with the variables that all of them get."""
 
-    def __init__(self, base: Mapping[str, str], instance: str) -> None:
-        """``base`` are the variables that every child gets; ``instance`` is unique to the daemon's state directory."""
+    def __init__(self, base: Mapping[str, str], instance: str, ask: serving.Ask = serving.at_once) -> None:
+        """``base`` are the variables that every child gets; ``instance`` is unique to the daemon's state directory.
+
+        ``ask`` asks about a file of requests, which may lie where nobody answers.
+        """
         self._instance = instance
+        self._ask = ask
         self._cgroup = Cgroup(base)
         self._base = child.environment({}, base=base)
 
@@ -82,7 +86,12 @@ class ProcessStarter:
         mode = "measure" if variant is not None or workload.exercise.loader is not Loader.COMMAND else ""
         return await self._run(
             ChildRun(
-                workload, variant or Variant(workload.exercise.device), mode, compare=compare, run_limits=run_limits
+                workload,
+                variant or Variant(workload.exercise.device),
+                mode,
+                compare=compare,
+                run_limits=run_limits,
+                ask=self._ask,
             ),
             variables,
             trace,
