@@ -6,12 +6,13 @@ import inspect
 
 from ..run_order import RunOrder, Subject, Unfit, torch_of
 from .inputs import existing, texts, type_of
-from .precision import context
+from .precision import context, refuse_quantizing
 
 
 def diffusers(job: RunOrder) -> Subject:
     """Load a folder; one use draws."""
     torch = torch_of(job)
+    refuse_quantizing(job, "a pipeline is not quantized while it is loaded: save it so, and use as-saved")
     try:
         import diffusers as library  # noqa: PLC0415 - only here
     except ImportError as error:

@@ -21,6 +21,12 @@ def context(job: RunOrder, torch: ModuleType) -> contextlib.AbstractContextManag
     return contextlib.nullcontext()
 
 
+def refuse_quantizing(job: RunOrder, why: str) -> None:
+    """Raise `Unfit` for a precision in which a loader quantizes nothing: it would run in another one."""
+    if job.precision in _QUANTIZED:
+        raise Unfit(f"{job.precision}: {why}")
+
+
 def in_precision(module: Foreign, job: RunOrder, torch: ModuleType) -> Foreign:
     """Bring a module to the device and the precision."""
     quantized = _QUANTIZED.get(job.precision)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ..run_order import RunOrder, Subject, Unfit, torch_of
 from .inputs import existing, tensors, type_of
-from .precision import AUTOCAST, context
+from .precision import AUTOCAST, context, refuse_quantizing
 
 
 def _tensor_subject(module: Callable[..., object], job: RunOrder, torch: ModuleType) -> Subject:
@@ -25,8 +25,7 @@ def torchscript(job: RunOrder) -> Subject:
     """Load a file of TorchScript; one use is a forward pass."""
     torch = torch_of(job)
     module = torch.jit.load(str(existing(job.target, "the model")), map_location=job.device).eval()
-    if job.precision == "int8":
-        raise Unfit("a saved program has its precision: quantize it before it is saved, and use as-saved")
+    refuse_quantizing(job, "a saved program has its precision: quantize it before it is saved, and use as-saved")
     wanted = type_of(job, torch)
     return _tensor_subject(module if wanted is None else module.to(wanted), job, torch)
 
