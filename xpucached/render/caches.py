@@ -51,7 +51,7 @@ def removed(value: RemovedModel, _style: TextStyle) -> str:
         if not one.stays and value.dry_run:
             lines.append(f"would go {'into the trash' if value.trashed else 'for good (policy.trash_keep)'}: {what}")
         elif not one.stays:
-            back = f"in the trash: {what}; back with: xpucachectl trash restore {one.ref}"
+            back = f"in the trash: {what}; back with: xpucachectl trash restore {quoted(one.ref)}"
             lines.append(
                 back if value.trashed else f"gone: {what}, as nothing is kept in the trash (policy.trash_keep)"
             )

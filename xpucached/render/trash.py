@@ -50,7 +50,7 @@ def trash_report(report: TrashReport, style: TextStyle) -> str:
     for one in report.restored:
         back = one.key is not None
         word = style.paint("back" if back else "left", Colour.GREEN if back else Colour.YELLOW)
-        lines.append(f"{word}  {one.entry or one.ref}  {plain(one.detail or one.key or '')}")
+        lines.append(f"{word}  {plain(one.entry or one.ref)}  {plain(one.detail or one.key or '')}")
     if report.dropped:
         lines.append(f"{len(report.dropped)} gone for good, freed {size(report.freed)}")
     return "\n".join(lines) or "nothing in the trash can come back or go"
@@ -104,7 +104,7 @@ def comparison(found: Comparison, style: TextStyle) -> str:
         some = ""
         if why is Unproven.OTHER_BYTES:
             named = " ".join(found.differing[:_NAMED])
-            some = f": {named}{' …' if number > _NAMED else ''}"
+            some = f": {plain(named)}{' …' if number > _NAMED else ''}"
         lines.append(f"not proven: {number} {_UNPROVEN[why]}{some}")
     lines += [f"  {plain(words)}" for words in found.failures]
     return "\n".join(lines)

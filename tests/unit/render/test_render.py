@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from datetime import timedelta
 from pathlib import Path
@@ -18,18 +19,18 @@ from xpucached.cli import belonging
 from xpucached.domain.activity import Watching, WatchMode
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
-from xpucached.domain.models import Layer, Outcome
-from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName
+from xpucached.domain.models import Layer, Outcome, RemovedModel
+from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName, ModelName, TrashRef
 from xpucached.domain.plans import EvictionPlan, NoRecipe, ReplayPlan, ReplayReport, SameInput, ScanReport
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.recipes import RecipeState
 from xpucached.domain.status import Verdict
-from xpucached.domain.stores import EntryState, Kernel, Lookups, Store
-from xpucached.domain.trash import VerifyReport
+from xpucached.domain.stores import EntryState, Kernel, Lookups, ModelCache, Store, StoreState
+from xpucached.domain.trash import Comparison, Restored, TrashReport, Unproven, VerifyReport
 from xpucached.domain.usage import Saved
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE
-from xpucached.render import entries, host, jobs, models, status, text, trash, usage, variables
+from xpucached.render import caches, entries, host, jobs, models, status, text, trash, usage, variables
 from xpucached.render.text import Cell, Colour, TextStyle
 
 if TYPE_CHECKING:
@@ -580,3 +581,13 @@ def test_a_list_of_the_trash_says_that_there_is_more(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(trash, "LISTED", 3)
     assert trash.trash((one, one), style).endswith("2 in the trash, 8.0 KiB")
     assert trash.trash((one, one, one), style).endswith("; there is more in it, of which no more is listed")
+
+
+def test_no_reference_of_an_answer_makes_a_line_or_a_command_of_its_own() -> None:
+    ref = EntryRef("00ff\n; touch here")
+    back = trash.trash_report(TrashReport((Restored(TrashRef("00ff"), EntryKey("1"), entry=ref),)), LOOK)
+    deep = trash.comparison(Comparison(unproven={Unproven.OTHER_BYTES: 1}, differing=(ref,)), LOOK)
+    assert [len(one.splitlines()) for one in (back, deep)] == [1, 2]
+    gone = ModelCache(ModelName("net"), Path("/cache"), "", ref, StoreState.OK, 0, 1, 1)
+    (_, line) = caches.removed(RemovedModel(ModelName("net"), caches=(gone,)), LOOK).splitlines()
+    assert len(shlex.split(line.partition("xpucachectl trash restore $")[2])) == 1
