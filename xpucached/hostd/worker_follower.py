@@ -24,9 +24,12 @@ log = logging.getLogger(__name__)
 _BUSY: Final = 900.0
 """Seconds after which one that has not finished is no more counted among those that are at work."""
 
-_ANSWER: Final = 50.0
-"""Seconds that a worker has to answer once systemd says that it was started; and so long who asks for it waits, which
-is less than a client waits for an answer."""
+_ANSWER: Final = 40.0
+"""Seconds that a worker has to answer once systemd says that it was started."""
+
+_WAITING: Final = 55.0
+"""So long who asks for a worker waits: the time of one that was started and says nothing is over by then, and that of a
+client (60 s) is not."""
 
 _ENDING: Final = 2.0
 """So long systemd may take to notice that a worker has ended."""
@@ -272,7 +275,7 @@ class WorkerFollower:
         waiting = asyncio.create_task(answering.wait())
         try:
             both = {waiting, self._following[uid]}
-            await asyncio.wait(both, timeout=_ANSWER, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, timeout=_WAITING, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
         return answering.is_set()

@@ -385,7 +385,7 @@ def test_a_worker_is_waited_for_as_long_as_systemd_lets_it_start(
             coming = asked != 5
             return units.UnitState(active=True, failed=False, starting=coming, coming=coming)
 
-    for name, seconds in (("_ANSWER", 0.0), ("_SOON", 0.001), ("_ENDING", 0.0)):
+    for name, seconds in (("_ANSWER", 0.0), ("_WAITING", 0.0), ("_SOON", 0.001), ("_ENDING", 0.0)):
         monkeypatch.setattr(f"{worker_follower}.{name}", seconds)
     one = make(tmp_path, Starting(), tmp_path / "nobody")
 
