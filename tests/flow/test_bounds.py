@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from tests import INSTANCE, REPOSITORY
 from tests.kinds.test_sycl_damage import look
-from tests.support import catalogs
+from tests.support import catalogs, many_files
 from tests.support.builders import sycl_target
 from xpucached import deadlines, quantities, sockets
 from xpucached.catalog.scans import record_scan
@@ -401,9 +401,7 @@ def test_of_a_full_leaf_in_the_trash_only_what_is_ours_is_looked_at(
     sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (item,) = discarded(sycl_store, 1)
-    for number in range(3000):
-        (item / "leaf" / f"foreign-{number}").touch()
-        (item / "leaf" / f"{number + 1}.bin").touch()
+    many_files.add(item / "leaf", (name for one in range(3000) for name in (f"foreign-{one}", f"{one + 1}.bin")))
     stats = counting(monkeypatch, os, "stat")
     (one,) = sycl.trash_files.trash(of(sycl_store))
     assert one.whole

@@ -105,6 +105,7 @@ class SetClock:
     def live(self, work: Callable[[], Awaitable[None]]) -> None:
         async def whole(catalog: Catalog) -> None:
             environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": str(self.root)}
+            environ |= {"XPUCACHED_SCHEDULE_AHEAD": "false"}
             config = loading.load(None, user=True, environ=environ)
             self.service = Service(Context(config, catalog, {}, self.now), ProcessStarter({}, INSTANCE))
             try:

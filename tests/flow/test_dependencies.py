@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests import INSTANCE
-from tests.support import catalogs, daemons
+from tests.support import catalogs, daemons, many_files
 from tests.support.builders import sycl_target
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
@@ -317,8 +317,7 @@ def test_packages_count_wherever_the_interpreter_looks_for_them(tmp_path: Path, 
     (tmp_path / "work").mkdir()
     python, place = a_python(tmp_path, system=True)
     # Environments of conda hold thousands of libraries there.
-    for number in range(4001):
-        (place / whose / "lib" / f"lib{number}.so").touch()
+    many_files.add(place / whose / "lib", (f"lib{number}.so" for number in range(4001)))
     of = workload(tmp_path / "work", str(python), "-c", "import torch", HOME=str(tmp_path / "home"))
     needs = proven(of)
     assert changes(needs, tmp_path) == ()
@@ -359,8 +358,7 @@ def test_a_package_that_is_installed_to_be_edited_counts_by_its_modules(tmp_path
 def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
     for folder in range(6):
         (tmp_path / f"d{folder}").mkdir()
-        for number in range(2000):
-            (tmp_path / f"d{folder}" / f"{number}").touch()
+        many_files.add(tmp_path / f"d{folder}", map(str, range(2000)))
     found = proofs.named(workload(tmp_path, "true", *(f"d{folder}" for folder in range(6))), {})
     assert len(found.named) == 10_000
 
@@ -525,8 +523,7 @@ def test_packages_that_cannot_be_listed_are_not_called_unchanged(place: Path) ->
 
 @pytest.mark.parametrize("name", ["model", "env/lib/python3.11/site-packages"])
 def test_a_directory_of_too_many_names_is_not_called_unchanged(place: Path, name: str) -> None:
-    for number in range(10_001):
-        (place / name / f"{number}").touch()
+    many_files.add(place / name, map(str, range(10_001)))
     _, needs = of_place(place)
     assert changes(needs, place) == ()
     (place / name / "one more").touch()
@@ -537,8 +534,7 @@ def test_a_directory_of_too_many_names_is_not_called_unchanged(place: Path, name
 
 def test_packages_among_too_many_names_that_change_meanwhile_are_not_proven(place: Path) -> None:
     site = place / "env/lib/python3.11/site-packages"
-    for number in range(10_001):
-        (site / f"{number}").touch()
+    many_files.add(site, map(str, range(10_001)))
     interpreter = place / "env/bin/python3"
     interpreter.parent.mkdir()
     interpreter.touch()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import REPOSITORY
+from tests.support import many_files
 from tests.support.builders import SyclStore, framed, native, spirv
 from tests.support.daemons import Daemon, daemon
 from xpucached.domain.plans import Recipe
@@ -293,8 +294,7 @@ def test_lengths_of_two_to_the_sixty_second(host: Daemon, sycl_store: SyclStore)
 def test_a_hundred_thousand_slots_in_one_leaf(host: Daemon, sycl_store: SyclStore) -> None:
     """A program that stores anew at every start makes them in a year.  Status answers while they are looked at."""
     made = sycl_store.add("_ZTS1a", age=7200, access_time=False)
-    for number in range(1, 100_000):
-        os.mknod(f"{made.leaf}/{number}.bin")
+    many_files.add(made.leaf, (f"{number}.bin" for number in range(1, 100_000)))
     host.start(ready=False)
     host.until(lambda: bool(host.ask("status")))
     slowest = 0.0

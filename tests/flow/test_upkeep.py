@@ -91,8 +91,9 @@ def host(home: Path, short_dir: Path) -> Iterator[Daemon]:
 
 
 def alone(catalog: Catalog, *stores: Path) -> Service:
-    """Return a service that looks at no store of other programs."""
+    """Return a service that looks at no store of other programs, and at no package that was downloaded to this host."""
     environ = {**os.environ, "XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": ":".join(map(str, stores))}
+    environ |= {"XPUCACHED_SCHEDULE_AHEAD": "false"}
     return Service(Context(loading.load(None, user=True, environ=environ), catalog, {}), ProcessStarter({}, INSTANCE))
 
 

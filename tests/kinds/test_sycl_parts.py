@@ -392,7 +392,7 @@ def test_quick_looks_give_the_catalog_that_a_first_look_gives(
 @pytest.mark.flow
 def test_what_a_catalog_knows_comes_in_the_order_of_the_keys(sycl_store: SyclStore, catalog: Catalog) -> None:
     for number in range(4100):
-        leaf = sycl_store.root / f"{number % 7}" / f"{number}" / "1" / "1"
+        leaf = sycl_store.root / f"{number % 7}" / f"{number % 9}" / "1" / f"{number}"
         leaf.mkdir(parents=True)
         (leaf / "0.src").touch()
     record(catalog, sycl_store, quick=False)
