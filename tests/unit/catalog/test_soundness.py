@@ -88,6 +88,17 @@ def test_what_a_start_needs_is_read_before_it(catalog: Catalog, table: str, colu
         catalog.read(soundness.check, growing=False)
 
 
+@pytest.mark.parametrize(("table", "column", "grows"), [("changes", "at", False), ("predicted", "target_id", True)])
+def test_a_row_that_holds_what_cannot_be_there_is_found_in_its_table(
+    catalog: Catalog, table: str, column: str, *, grows: bool
+) -> None:
+    put(catalog, table, **{column: "one"})
+    if grows:
+        catalog.read(soundness.check_types, growing=False)
+    with pytest.raises(CatalogError, match=f"a row of the table {table} holds what cannot be there"):
+        catalog.read(soundness.check_types, growing=grows)
+
+
 def is_wrong(table: sa.Table, **words: object) -> bool:
     """Return what is said of a row of which each value is what may stand there, but for these."""
     row = {one.name: plain(one) for one in table.c if one.computed is None}
