@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import pwd
@@ -49,7 +50,11 @@ class Wrong(ValueError):
 
 def declared(*kinds: type[Struct]) -> dict[str, FieldInfo]:
     """Return what these values declare, by name."""
-    return {one.name: one for kind in kinds for one in fields(kind)}
+    return {one.name: one for kind in kinds for one in _fields(kind)}
+
+
+_fields: Final = functools.cache(fields)
+"""To find out what each value declares takes most of the time in which a configuration is read."""
 
 
 def shape(kind: object) -> tuple[object, object]:
