@@ -83,3 +83,19 @@ def test_a_link_is_in_the_way_where_it_leads_to_nothing(tmp_path: Path, target: 
         assert doctor._in_the_way(descriptor, str(tmp_path)) is blocks
     finally:
         os.close(descriptor)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(), IsADirectoryError(), PermissionError(), OSError(5, "broken")])
+def test_without_a_number_there_is_nothing_to_agree_on(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    def believed(_: int) -> int:
+        raise error
+
+    monkeypatch.setattr(doctor, "_in_the_way", lambda *_: False)
+    monkeypatch.setattr(counting, "count", lambda *_: Counted(10))
+    monkeypatch.setattr(counting, "believed", believed)
+    if type(error) is OSError:
+        with pytest.raises(OSError, match="broken"):
+            doctor._agreed(0, "/c", NOW)
+        return
+    counted, total = doctor._agreed(0, "/c", NOW)
+    assert (counted.size, total) == (10, None)

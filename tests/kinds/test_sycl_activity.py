@@ -57,6 +57,7 @@ def test_an_entry_is_made_when_its_source_is_written() -> None:
     keys = [key for _, key, _ in found.made[APP]]
     assert keys == [f"{LEAF}/0", "ext_kernel_compiler/AA=/ir"]
     assert sycl.activity.interpret([(one, replace(APP, ours=True)) for one in writes], STARTED).made == {}
+    assert sycl.activity.interpret([(writes[0], APP)], STARTED).made == {}, "its source follows"
 
 
 def test_what_was_compiled_from_source_is_loaded_by_its_only_file() -> None:

@@ -1,18 +1,24 @@
-"""The two halves of a slot that a dead daemon was moving file by file are brought together again."""
+"""What a dead daemon began with a slot of a SYCL store is finished."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from xpucached.domain.names import EntryKey
+from xpucached.domain.stores import EntryId, Store
+from xpucached.kinds import removal, sycl
 from xpucached.kinds.sycl import locks, remover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.builders import SyclStore
 
 HALF = ("0.bin", "0.lock")
 REST = ("1.src", "1_access_time.txt", "1.lock")
@@ -78,3 +84,52 @@ def test_the_runtimes_own_total_is_put_right(tmp_path: Path, before: bytes, free
         os.close(descriptor)
     assert not total.exists()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def swept(store: SyclStore, key: str) -> bool:
+    return remover.sweep(EntryId(Store(sycl.NAME, store.root), EntryKey(key)))
+
+
+@pytest.mark.parametrize("suffix", ["bin", "src"])
+def test_a_removal_that_was_begun_is_finished(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    slots = [sycl_store.add("_ZTS1a", slot=number, size=300 + number) for number in range(2)]
+    key = f"{slots[0].leaf.relative_to(sycl_store.root)}/0"
+    assert not swept(sycl_store, key), "nobody has left a lock there"
+    other = slots[1].bin.read_bytes()
+    slots[0].lock.touch()
+    (slots[0].leaf / f"0.{suffix}").unlink()
+
+    @contextlib.contextmanager
+    def inherited(*_: object) -> Iterator[bool]:
+        yield True
+
+    monkeypatch.setattr(locks, "inherited", inherited)
+    assert swept(sycl_store, key)
+    assert sorted(path.name for path in slots[0].leaf.iterdir()) == ["0.bin", "0.src", "0_access_time.txt"]
+    assert slots[0].bin.read_bytes() == other, "the higher slot came down"
+
+
+def test_what_is_whole_stays_and_only_its_lock_goes(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = sycl_store.add()
+    slot.lock.touch()
+
+    @contextlib.contextmanager
+    def inherited(*_: object) -> Iterator[bool]:
+        yield True
+
+    monkeypatch.setattr(locks, "inherited", inherited)
+    assert swept(sycl_store, f"{slot.leaf.relative_to(sycl_store.root)}/0")
+    assert sorted(path.name for path in slot.leaf.iterdir()) == ["0.bin", "0.src", "0_access_time.txt"]
+
+
+def test_what_is_gone_or_cannot_be_opened_is_not_swept(sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = f"{sycl_store.add().leaf.relative_to(sycl_store.root)}/0"
+    assert not swept(sycl_store, "1/2/3/4/0")
+
+    def refuse(*_: object) -> object:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(removal, "opened", refuse)
+    assert not swept(sycl_store, key)
