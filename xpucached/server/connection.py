@@ -345,7 +345,7 @@ class Connection(H11Protocol):
 
     def _settle(self) -> None:
         """Set the timers that fit what we wait for."""
-        if not self._placed or self._gone:
+        if self._gone:
             return
         self.places.idle.pop(self, None)
         if not self.busy or self.cycle.more_body:

@@ -197,24 +197,28 @@ def test_an_error_that_is_not_the_file_s_is_raised_as_it_is(catalog: Catalog, mo
     assert not isinstance(caught.value.__cause__, Corrupt)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("journal_mode", "wal"),
-        ("synchronous", 1),
-        ("foreign_keys", 1),
+def test_each_connection_keeps_what_it_wrote_and_its_bounds(catalog: Catalog) -> None:
+    wanted = {
+        "journal_mode": "wal",
+        "synchronous": 1,
+        "foreign_keys": 1,
         # In memory: a full /tmp stops no plan.
-        ("temp_store", 2),
-        ("journal_size_limit", 64 * 1024 * 1024),
-    ],
-)
-def test_each_connection_keeps_what_it_wrote_and_its_bounds(catalog: Catalog, name: str, value: object) -> None:
-    for do in (catalog.read, catalog.write):
-        assert do(lambda connection: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()) == value
+        "temp_store": 2,
+        "journal_size_limit": 64 * 1024 * 1024,
+    }
+
+    def found(connection: sa.Connection) -> dict[str, object]:
+        return {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in wanted}
+
+    assert catalog.read(found) == catalog.write(found) == wanted
 
 
-def test_nobody_else_writes_while_a_catalog_is_migrated(path: Path) -> None:
-    catalogs.put(path)
+@pytest.mark.parametrize("home", [catalogs.MIGRATIONS, None], ids=["migrated", "made"])
+def test_nobody_else_writes_while_a_catalog_is_migrated(path: Path, home: Path | None) -> None:
+    if home is None:
+        path.touch()
+    else:
+        catalogs.put(path)
     engine = opening.connections(path)
     others: list[str] = []
 
@@ -230,7 +234,7 @@ def test_nobody_else_writes_while_a_catalog_is_migrated(path: Path) -> None:
     try:
         with engine.connect() as connection:
             sa.event.listen(engine, "before_cursor_execute", another)
-            migrating.migrate(connection, catalogs.MIGRATIONS)
+            migrating.migrate(connection, home)
     finally:
         engine.dispose()
     assert others == ["database is locked"]

@@ -16,13 +16,15 @@ from tests.support import api_stub
 from xpucached import errors
 from xpucached.api import looking, requests
 from xpucached.api.endpoints import row
-from xpucached.domain.jobs import Job, JobState
+from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.names import JobId
 from xpucached.domain.queries import EntryPage
 from xpucached.server import app, routes
 from xpucached.server.connection import ConnectionLimits, Peer
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from starlette.types import Message
 
     from xpucached.server.http_listener import RequestHandlers
@@ -219,6 +221,32 @@ def test_what_is_answered_while_the_client_waits_comes_and_leaves_nobody_listeni
         return given
 
     assert asyncio.run(answered()) == "done"
+
+
+def test_who_reads_no_more_events_leaves_nobody_who_follows_them() -> None:
+    ended: list[str] = []
+
+    class Service:
+        async def subscribe(self, _since: int) -> AsyncIterator[Event]:
+            try:
+                for number in range(3):
+                    yield Event(number, api_stub.NOW, "run-finished", "so")
+            finally:
+                ended.append("followed")
+
+    async def follow() -> None:
+        made = routes.Routes(cast("RequestHandlers", Service()), lambda *_: True, LIMITS)
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(1)
+        filling = asyncio.create_task(made._fill(0, queue))
+        while not queue.full():  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0)
+        # The second one waits for room.
+        await asyncio.sleep(0)
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
+        assert ended == ["followed"]
+
+    asyncio.run(follow())
 
 
 @pytest.mark.parametrize(

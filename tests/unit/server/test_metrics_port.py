@@ -369,6 +369,18 @@ def test_a_port_that_nobody_reaches_is_told_of(elsewhere: socket.socket) -> None
     asyncio.run(live())
 
 
+def test_where_the_kernel_tells_no_networks_apart_only_a_connection_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    with metrics_port.bind(("127.0.0.1", 0)) as one, socket.socket(socket.AF_UNIX) as given:
+        assert metrics_port._network(one) == metrics_port._network(given)
+        monkeypatch.setattr(metrics_port, "_COOKIE", 9999)
+        assert metrics_port._network(one) == 0
+        assert metrics_port._reachable(one, [given])
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        # Nobody listens there.
+        assert not metrics_port._reachable(closed, [])
+
+
 def test_what_the_unit_forbids_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(_address: tuple[str, int]) -> socket.socket:
         raise OSError(97, "Address family not supported by protocol")
