@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 from msgspec.structs import fields, replace
 
@@ -20,8 +22,6 @@ from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import msgspec
 
     from xpucached.api.endpoints import Endpoint, Request
 
@@ -224,6 +224,11 @@ class TestEveryRequest:
         bare = goes.request is requests.GetOpenApi
         assert set(schema.get("properties", {})) == (set() if bare else {"api", "data"})
         assert ("application/x-ndjson" in given) == (goes.request is looking.ListEvents)
+        assert ("text/plain" in given) == (goes.request is looking.GetMetrics)
+        refused = cast("Mapping[str, object]", answers["default"]["content"]["application/json"]["schema"])
+        assert refused["required"] == ["api", "error"]
+        parts = cast("Mapping[str, Mapping[str, object]]", document["components"])["schemas"]
+        assert (goes.request.__name__ in parts) == (goes.method == "POST")
 
 
 @pytest.mark.parametrize("kind", [client.Answer, endpoints.Endpoint, requests.Hello])
@@ -304,6 +309,20 @@ def test_a_number_has_at_most_64_bits(number: int, fits: bool) -> None:  # noqa:
     else:
         with pytest.raises(RequestError, match=r"^since: expected a number of at most 64 bits"):
             read(looking.ListEvents, f"since={number}")
+
+
+class Numbers(msgspec.Struct):
+    """A number that may be below zero, alone and within another value."""
+
+    one: int
+    inner: Numbers | None = None
+
+
+@pytest.mark.parametrize(("number", "fits"), [(-(1 << 63), True), (-(1 << 63) - 1, False), (1 << 63, False)])
+def test_a_number_below_zero_has_at_most_64_bits_too(number: int, fits: bool) -> None:  # noqa: FBT001 - a parameter
+    for given, place in ((Numbers(number), "one"), (Numbers(0, Numbers(number)), r"inner\.one")):
+        with contextlib.nullcontext() if fits else pytest.raises(RequestError, match=f"^{place}: expected a number"):
+            intake._check_numbers(given, "")
 
 
 HARMLESS: list[tuple[Request[object], bool]] = [

@@ -109,6 +109,19 @@ def test_what_is_to_come_is_known_when_it_is_there_and_takes_nothing_from_what_w
     }
 
 
+def test_what_was_noted_at_another_moment_or_of_another_entry_is_not_withdrawn(catalog: Catalog) -> None:
+    ours = entry("a/0")
+    others = (entry("b/0"), entry("a/0", OTHER), entry("a/0", Store(KindName("neo"), STORE.root)))
+    for one in (ours, *others):
+        catalog.write(record_build, built(one), NOW, coming=True)
+    for at in (NOW - TICK, NOW + TICK):
+        catalog.write(withdraw_build, ours.id, at)
+        assert catalog.read(count_built, frozenset({ours.id})) == 1
+    catalog.write(withdraw_build, ours.id, NOW)
+    assert catalog.read(count_built, frozenset({ours.id})) == 0
+    assert catalog.read(count_built, frozenset(one.id for one in others)) == len(others)
+
+
 def test_only_what_we_compiled_is_counted(catalog: Catalog) -> None:
     ours = entry("a/0")
     catalog.write(record_build, built(ours), NOW)

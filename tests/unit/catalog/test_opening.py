@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sqlite3
 import stat
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -158,6 +160,14 @@ def test_only_a_catalog_of_an_older_revision_is_given_to_a_process_of_its_own(
     assert asked == []
     opening.migrate_apart(path)
     assert [one[-1] for one in asked] == [str(path)]
+
+
+def test_that_process_brings_the_catalog_up_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "catalog.sqlite"
+    monkeypatch.setattr(sys, "argv", ["xpucached.catalog", str(path)])
+    runpy.run_module("xpucached.catalog", run_name="__main__")
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT version_num FROM alembic_version").fetchall() == [(tables.REVISION,)]
 
 
 @pytest.mark.parametrize(("size", "whole", "read"), [(0, True, True), (0, False, False), (1 << 40, False, True)])
