@@ -30,6 +30,9 @@ above variables; what belongs below settings; settings as data; what belongs bel
 
 _LONG_NUMBER: Final = 8
 
+_LONGEST_NUMBER: Final = 20
+"""Digits of a setting that is a number: whoever answers with more does not have it from a configuration."""
+
 
 class Merged(Struct, Generic[Row], frozen=True):
     """How the lists of several users are written as one: with an owner for each row, and in which order."""
@@ -124,7 +127,7 @@ def typed(values: Mapping[str, str]) -> dict[str, Json]:
 
 def _value(value: str) -> Json:
     """Return a value as the configuration would have it: what is no text is none."""
-    if value.isdecimal() and (value == "0" or value[0] != "0"):
+    if value.isdecimal() and (value == "0" or value[0] != "0") and len(value) <= _LONGEST_NUMBER:
         return int(value)
     return {"true": True, "false": False, UNLIMITED: None, "none": None}.get(value, value)
 
