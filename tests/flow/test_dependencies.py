@@ -570,6 +570,24 @@ def test_what_is_too_much_for_one_look_is_read_by_the_next(place: Path, monkeypa
     assert seen[-1] == 0
 
 
+def test_a_library_of_several_names_is_read_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Reader.digest
+    asked: list[str] = []
+
+    def counted(reader: Reader, path: str) -> str:
+        asked.append(path)
+        return read(reader, path)
+
+    monkeypatch.setattr(Reader, "digest", counted)
+    _, needs = of_place(place)
+    names = [str(place / "env/lib" / name) for name in ("libfoo.so.1", "libfoo.so.1.2")]
+    known = {one.path: one.digest for one in needs if one.path in names}
+
+    assert sorted(known) == names
+    assert len({*known.values()} - {""}) == 1
+    assert len([path for path in asked if path in names]) == 1
+
+
 def test_what_changes_while_its_proof_is_written_down_is_noticed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = place / "app.py"
     read = Reader.digest

@@ -208,7 +208,15 @@ def _unchanged(old: Dependency | None, now: Dependency | None, reader: Reader) -
 def _digested(some: Iterable[Dependency], known: Iterable[Dependency]) -> dict[str, Dependency]:
     """Return these by their paths, the small ones first, with the digests of those that can be read, or were before."""
     reader, before = Reader(), {one.path: one for one in known if one.digest}
-    return {one.path: _read(one, before.get(one.path), reader) for one in sorted(some, key=lambda one: one.size)}
+    read: dict[str, Dependency] = {}
+    # A package's library has several names, all but one of them links to it: hundreds of megabytes are read once.
+    places: dict[str, Dependency] = {}
+    for one in sorted(some, key=lambda one: one.size):
+        place = os.path.realpath(one.path)
+        earlier = (before.get(one.path), places.get(place))
+        same = next((other for other in earlier if other is not None and _same(one, other)), None)
+        read[one.path] = places[place] = _read(one, same, reader)
+    return read
 
 
 def _read(one: Dependency, known: Dependency | None, reader: Reader) -> Dependency:
