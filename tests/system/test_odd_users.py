@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from tests.support import hosts
+from tests.support.house import House
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,13 +50,14 @@ def users(machine: hosts.Machine) -> Mapping[str, Mapping[str, object]]:
 
 
 def looked_at(machine: hosts.Machine, *names: str) -> bool:
-    known = users(machine)
-    return all(known[name]["state"] in {"awake", "asleep"} and known[name]["seen"] for name in names)
+    known = House(machine).users()
+    return all(name in known and known[name]["state"] in {"awake", "asleep"} and known[name]["seen"] for name in names)
 
 
 def test_each_costs_nobody_but_its_own_row(machine: hosts.Machine) -> None:
     machine.until(lambda: looked_at(machine, "alice", "homeless", "crammed", "shellless"), "four users")
-    machine.until(lambda: users(machine)["locked"]["state"] == "failed", "who cannot be looked after")
+    failed = {"state": "failed"}.items()
+    machine.until(lambda: failed <= House(machine).users().get("locked", {}).items(), "who cannot be looked after")
     said = machine.out("xpucachectl", "status")
     assert "the worker of locked fails since" in said
     assert "nobody else is concerned" in said
