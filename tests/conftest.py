@@ -59,12 +59,15 @@ MUST_HAVE_SYSTEMD: Final = os.environ.get("XPUCACHED_REQUIRE_SYSTEMD") == "1"
 
 LONGEST: Final = (
     *("test_deb.py", "test_daemon.py", "test_model_runner.py", "test_upkeep.py", "test_systemd.py", "test_replay.py"),
-    *("test_faults.py", "test_sycl_damage.py", "test_absent.py", "test_fuzz.py", "test_deaths.py", "test_top.py"),
-    *("test_elsewhere.py", "test_compare.py", "test_field_reports.py", "test_neighbours.py", "test_demo.py"),
-    *("test_drivers.py", "test_driver_replay.py", "test_stress.py", "test_endless_output.py", "test_attacks.py"),
-    *("test_dependencies.py", "test_sycl_mending.py", "test_preselect.py", "test_inherited.py", "test_processes.py"),
-    *("test_trash.py", "test_cli.py", "test_watching.py", "test_clocks.py", "test_neo_healed.py", "test_other_user.py"),
-    *("test_silent_file_systems.py", "test_farm.py", "test_containers.py", "test_looking.py", "test_page.py"),
+    *("test_faults.py", "test_driver_replay.py", "test_dependencies.py", "test_deaths.py", "test_catalog.py"),
+    *("test_field_reports.py", "test_sycl_damage.py", "test_absent.py", "test_fuzz.py", "test_neighbours.py"),
+    *("test_cli.py", "test_demo.py", "test_elsewhere.py", "test_watching.py", "test_endless_output.py"),
+    *("test_preselect.py", "test_drivers.py", "test_clocks.py", "test_inherited.py", "test_processes.py"),
+    *("test_bundles.py", "test_stress.py", "test_neo_damage.py", "test_driver_cache.py", "test_odd_users.py"),
+    *("test_compare.py", "test_trash.py", "test_neo_healed.py", "test_sycl_parts.py", "test_attacks.py"),
+    *("test_worker_floods_host_daemon.py", "test_sycl_mending.py", "test_stop_and_start.py", "test_trial.py"),
+    *("test_other_user.py", "test_silent_file_systems.py", "test_farm.py", "test_containers.py", "test_looking.py"),
+    *("test_page.py", "test_top.py"),
 )
 """Files that take long, the longest first: begun in this order, no process waits at the end for another one's last."""
 
