@@ -210,12 +210,12 @@ def _digested(some: Iterable[Dependency], known: Iterable[Dependency]) -> dict[s
     reader, before = Reader(), {one.path: one for one in known if one.digest}
     read: dict[str, Dependency] = {}
     # A package's library has several names, all but one of them links to it: hundreds of megabytes are read once.
-    places: dict[str, Dependency] = {}
+    by_inode: dict[int, Dependency] = {}
     for one in sorted(some, key=lambda one: one.size):
-        place = os.path.realpath(one.path)
-        earlier = (before.get(one.path), places.get(place))
-        same = next((other for other in earlier if other is not None and _same(one, other)), None)
-        read[one.path] = places[place] = _read(one, same, reader)
+        other = by_inode.get(one.inode)
+        if other is None or os.path.realpath(other.path) != os.path.realpath(one.path):
+            other = before.get(one.path)
+        read[one.path] = by_inode[one.inode] = _read(one, other, reader)
     return read
 
 
