@@ -40,7 +40,8 @@ CTL: Final = "xpucached.cli"
 
 _LOADED: Final = (
     *(DAEMON, "xpucached.daemon.user_daemon", CTL, "xpucached.cli.program", "xpucached.cli.commands"),
-    *("xpucached.cli.quick", "xpucached.cli.running", "xpucached.cli.setup"),
+    *("xpucached.cli.quick", "xpucached.cli.running", "xpucached.cli.setup", "xpucached.cli.dry_imports"),
+    *("apscheduler.triggers.interval", "apscheduler.executors.asyncio"),
 )
 """The programs, and what they load when they know what is asked."""
 
@@ -281,8 +282,10 @@ def main() -> int:
         importlib.import_module(module)
     if len(sys.argv) > 1:
         _remember(sys.argv[1], Path(sys.argv[2]))
-    # And what it declares for every command line, which takes longer than most commands.
+    # And what each of them would make for itself: the commands that there are, the keys, and questions to a catalog.
     importlib.import_module("xpucached.cli.arguments").parse(["scan"])
+    importlib.import_module("xpucached.settings.keys").keys()
+    importlib.import_module("xpucached.catalog.soundness")._questions()
     gc.collect()
     gc.freeze()
     asked = _serve()
