@@ -129,6 +129,11 @@ def test_a_value_of_another_type_is_wrong_in_any_column(table: sa.Table) -> None
             assert is_wrong(table, **{column.name: ends[1] + 1})
 
 
+def test_what_is_not_known_is_null_and_no_text_that_says_so() -> None:
+    columns = [(one, one.type) for table in METADATA.sorted_tables for one in table.c]
+    assert [str(one) for one, kind in columns if isinstance(kind, sa.JSON) and kind.none_as_null != one.nullable] == []
+
+
 @pytest.mark.parametrize("column", ["state", "image", "binary", "origin"])
 def test_a_word_of_an_entry_is_one_of_a_few(column: str) -> None:
     words = {"state": EntryState, "image": ImageFormat, "binary": ImageFormat, "origin": Origin}[column]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import socket
@@ -627,6 +628,14 @@ def test_who_only_reads_gives_way_to_who_holds_less_and_a_change_does_not(door: 
     assert not door.places.make_room(UID)
     assert door.places.make_room(UID + 2)
     assert [one.connected() for one in (reading, changing, mine)] == [False, True, True]
+
+
+def test_what_hostile_clients_send_fills_no_journal(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    client = door.connect()
+    with caplog.at_level(logging.INFO):
+        client.send(b"hello\r\n\r\n")
+    assert refused(client.read())[0] == 400
+    assert caplog.messages == []
 
 
 def test_an_answer_has_no_head_but_ours_and_what_proxies_say_is_not_believed(door: Door) -> None:
