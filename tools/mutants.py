@@ -223,14 +223,16 @@ def callers(room: Path, tests: Sequence[Path]) -> tuple[dict[str, list[str]], di
 
 
 def function_of(fault: Fault) -> str | None:
-    """Name the function in which a fault is, as `callers` does; None if it is in none."""
+    """Name the function in which a fault is, as `callers` does; None if in none, or in one that is called once."""
     around = [
-        min(one.lineno for one in (node, *node.decorator_list))
+        (min(one.lineno for one in (node, *node.decorator_list)), "cache" in map(ast.unparse, node.decorator_list))
         for node in ast.walk(ast.parse(fault.file.read_bytes()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.lineno < fault.line <= (node.end_lineno or node.lineno)
     ]
-    return f"{fault.file}:{max(around)}" if around else None
+    line, cached = max(around, default=(0, True))
+    # Only the first test that needs its answer calls it.
+    return None if cached else f"{fault.file}:{line}"
 
 
 def survives(fault: Fault | None, tests: Sequence[object], patience: float, plugin: object = None) -> bool:

@@ -61,6 +61,9 @@ def refusal(number: int) -> Iterator[None]:
     assert error.value.errno == number
 
 
+needs_openat2 = pytest.mark.skipif(not fs._has_openat2(), reason="this kernel has no openat2")
+
+
 def device(here: int) -> int:
     return os.fstat(here).st_dev
 
@@ -131,6 +134,7 @@ def test_a_directory_of_another_file_system_or_owner_is_not_entered(
     os.close(descriptor)
 
 
+@needs_openat2
 def test_without_openat2_a_mount_is_told_by_its_directory(
     place: Path, here: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +206,7 @@ def test_to_read_a_file_moves_no_time(place: Path, here: int) -> None:
     assert (place / "file").stat().st_atime == 1
 
 
+@needs_openat2
 def test_where_the_kernel_does_not_grant_it_a_file_is_read_all_the_same(
     place: Path, here: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +233,7 @@ def test_where_the_kernel_does_not_grant_it_a_file_is_read_all_the_same(
         assert os.fstat(descriptor).st_size == 0
 
 
+@needs_openat2
 def test_a_signal_does_not_end_the_opening_of_a_file(place: Path, here: int, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "file").touch()
     real = fs._syscall()
@@ -317,11 +323,10 @@ def test_a_file_was_made_when_the_file_system_says(place: Path, here: int, monke
 # -- what a link leads to ---------------------------------------------------------------------------------------------
 
 
+@needs_openat2
 def test_a_link_leads_to_what_is_on_the_same_file_system(
     place: Path, here: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not fs._has_openat2():
-        pytest.skip("this kernel has no openat2")
     (place / "file").touch()
     inode = (place / "file").stat().st_ino
     for name, target in {
