@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from xpucached.catalog.stores import known_keys
 from xpucached.domain.names import Architecture, EntryKey
 from xpucached.domain.stores import FoundStore, KnownEntry, Scan, Store, StoreOrigin
 from xpucached.kinds import known_cursor, sycl
-from xpucached.kinds.sycl import reader, slots
+from xpucached.kinds.sycl import reader, scanner, slots
 from xpucached.kinds.sycl import scan_state as looking
 
 if TYPE_CHECKING:
@@ -160,3 +161,34 @@ def test_a_quick_look_goes_by_all_images_but_those_in_which_a_part_ended(sycl_st
     again = parts(sycl_store.root, known, quick=True)
     assert sum(len(one.unchanged) for one in again) == 35 // BOUND
     assert not any(one.entries for one in again)
+
+
+@pytest.mark.parametrize("rested", [True, False])
+def test_a_slot_that_comes_while_its_leaf_is_read_is_found(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, *, rested: bool
+) -> None:
+    leaf = sycl_store.add().src.parent
+    read, list_again = reader._ordinary, slots.names_in
+    coming, listed = [1], []
+
+    def come(*arguments: object, **more: object) -> object:
+        beside = sycl_store.root / "beside"
+        while coming:
+            beside.touch()
+            if beside.stat().st_ctime_ns > leaf.stat().st_ctime_ns:
+                sycl_store.add(slot=coming.pop())
+        return read(*arguments, **more)  # type: ignore[arg-type]
+
+    def note(directory: int, pattern: re.Pattern[str]) -> set[str]:
+        listed.append(directory)
+        return list_again(directory, pattern)
+
+    monkeypatch.setattr(reader, "_ordinary", come)
+    monkeypatch.setattr(scanner, "names_in", note)
+    if rested:
+        monkeypatch.setattr(scanner, "_TICK", 0)
+    assert {key.rpartition("/")[2] for key in verdicts(parts(sycl_store.root))} == {"0", "1"}
+    # Of a directory that was at rest before, its time says that nothing came.
+    listed.clear()
+    assert len(verdicts(parts(sycl_store.root))) == 2
+    assert bool(listed) is not rested

@@ -8,6 +8,7 @@ types, names, templates and lambdas, which is what kernels are named by, and not
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 _LONGEST: Final = 2000
@@ -32,8 +33,11 @@ _OPERATORS: Final = frozenset(
 
 def printed(name: bytes) -> int | None:
     """Bound the length of a name for people, in bytes; None if it must not be demangled."""
-    if len(name) > _LONGEST:
-        return None
+    return _bound(name) if len(name) <= _LONGEST else None
+
+
+@functools.lru_cache(256)
+def _bound(name: bytes) -> int | None:
     reader = _Reader(name)
     try:
         reader.whole()

@@ -7,10 +7,13 @@ import ctypes
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from xpucached.kinds import statx
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET: Final = os.O_NOATIME
@@ -77,7 +80,7 @@ def _openat2(directory: int, name: str, flags: int, resolve: int) -> int:
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), name)
     while True:
-        descriptor = int(function(_OPENAT2, directory, os.fsencode(name), _how(flags, resolve), _HOW_SIZE))
+        descriptor: int = function(_OPENAT2, directory, name.encode(*_NAMES), _how(flags, resolve), _HOW_SIZE)
         if descriptor >= 0:
             return descriptor
         code = ctypes.get_errno()
@@ -87,6 +90,9 @@ def _openat2(directory: int, name: str, flags: int, resolve: int) -> int:
 
 
 _HOW_SIZE: Final = ctypes.sizeof(_How)
+
+_NAMES: Final = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+"""What `os.fsencode` would ask of each name."""
 
 
 @cache
@@ -123,9 +129,12 @@ def _quietly(opening: Callable[[int], int]) -> int:
         return opening(0)
 
 
+_CAREFULLY: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
 def _open(name: str, flags: int, directory: int) -> int:
     """Open what has this name in a directory: that itself, never what a link or a mount there leads to."""
-    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    flags |= _CAREFULLY
     if _has_openat2():
         try:
             return _openat2(directory, name, flags | _QUIET, _WITHIN)
@@ -154,10 +163,10 @@ def enter(parent: int, name: str, device: int, owner: int) -> tuple[int, os.stat
     descriptor = _open(name, os.O_RDONLY | os.O_DIRECTORY, parent)
     status = os.fstat(descriptor)
     # A directory bound from elsewhere on this file system has the same number: only the kernel can tell.
-    if status.st_dev != device or (not _has_openat2() and _mounted(descriptor)):
+    if status.st_dev != device or (not _has_openat2() and statx.mounted(descriptor)):
         os.close(descriptor)
         raise OSError(errno.EXDEV, "another file system is mounted here", name)
-    if status.st_uid not in (owner, os.geteuid()):
+    if status.st_uid != owner and status.st_uid != os.geteuid():
         os.close(descriptor)
         raise OSError(errno.EXDEV, "it belongs to somebody else", name)
     return descriptor, status
@@ -221,26 +230,34 @@ def _stepwise(path: str, flags: int) -> int:
         os.close(here)
 
 
-@contextlib.contextmanager
-def regular_file(
-    directory: int, name: str, before: os.stat_result | None = None
-) -> Iterator[tuple[int, os.stat_result]]:
+class regular_file:  # noqa: N801 - it is called as a function
     """Open a regular file for reading.  Raises OSError; `IsADirectoryError` for whatever is no regular file.
 
     ``before`` is what it was when it was just looked at.
     """
-    before = before or os.stat(name, dir_fd=directory, follow_symlinks=False)
-    if not stat.S_ISREG(before.st_mode):
-        # Opening a pipe or a device has effects of its own, so it is not even tried.
-        raise IsADirectoryError(errno.EISDIR, "not a regular file", name)
-    descriptor = _open(name, os.O_RDONLY, directory)
-    try:
-        status = os.fstat(descriptor)
+
+    # No generator: a look enters three for each entry.
+    __slots__ = ("_before", "_descriptor", "_directory", "_name")
+
+    def __init__(self, directory: int, name: str, before: os.stat_result | None = None) -> None:
+        self._directory, self._name, self._before = directory, name, before
+
+    def __enter__(self) -> tuple[int, os.stat_result]:
+        """Return its descriptor, and what it is."""
+        before = self._before or os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+        if not stat.S_ISREG(before.st_mode):
+            # Opening a pipe or a device has effects of its own, so it is not even tried.
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", self._name)
+        self._descriptor = _open(self._name, os.O_RDONLY, self._directory)
+        status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "not a regular file", name)
-        yield descriptor, status
-    finally:
-        os.close(descriptor)
+            os.close(self._descriptor)
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", self._name)
+        return self._descriptor, status
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        os.close(self._descriptor)
 
 
 def leads_to(directory: int, name: str, root: str) -> os.stat_result:
@@ -331,11 +348,17 @@ def make(directory: int, name: str, content: bytes, *, mode: int = 0o600, sync: 
         raise
 
 
+_SOME: Final = 1 << 20
+"""So much is asked for at a time."""
+
+
 def read(descriptor: int, limit: int, offset: int = 0) -> bytes:
     """Read up to ``limit`` bytes; fewer where the file ends earlier."""
+    if limit <= _SOME:
+        return os.pread(descriptor, limit, offset)
     parts: list[bytes] = []
     while limit > 0:
-        some = min(limit, 1 << 20)
+        some = min(limit, _SOME)
         part = os.pread(descriptor, some, offset)
         parts.append(part)
         if len(part) < some:
@@ -344,57 +367,3 @@ def read(descriptor: int, limit: int, offset: int = 0) -> bytes:
         offset += len(part)
         limit -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-class _Statx(ctypes.Structure):
-    _fields_ = (
-        ("mask", ctypes.c_uint32),
-        ("block", ctypes.c_uint32),
-        ("attributes", ctypes.c_uint64),
-        ("middle", ctypes.c_uint8 * 64),
-        ("birth_seconds", ctypes.c_int64),
-        ("birth_nanoseconds", ctypes.c_uint32),
-        ("tail", ctypes.c_uint8 * 164),
-    )
-
-
-_BIRTH: Final = 0x800
-_EMPTY_PATH: Final = 0x1000
-_MOUNT_ROOT: Final = 0x2000
-
-
-@cache
-def _statx() -> ctypes._NamedFuncPointer | None:
-    try:
-        function = ctypes.CDLL(None)["statx"]
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = (
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_uint,
-        ctypes.POINTER(_Statx),
-    )
-    return function
-
-
-def _status(descriptor: int) -> _Statx | None:
-    function = _statx()
-    result = _Statx()
-    if function is None or function(descriptor, b"", _EMPTY_PATH, _BIRTH, ctypes.byref(result)) != 0:
-        return None
-    return result
-
-
-def _mounted(descriptor: int) -> bool:
-    status = _status(descriptor)
-    return status is not None and bool(status.attributes & _MOUNT_ROOT)
-
-
-def birth(descriptor: int) -> int | None:
-    """Return when a file was made, in nanoseconds since 1970, where the file system knows."""
-    status = _status(descriptor)
-    if status is None or not status.mask & _BIRTH:
-        return None
-    return int(status.birth_seconds) * 1_000_000_000 + int(status.birth_nanoseconds)

@@ -141,7 +141,12 @@ def kernel(name: bytes, room: int = _PRINTED_TOGETHER) -> Kernel:
     return Kernel(plain, display, _owner(display, plain))
 
 
+_OWNED: Final = re.compile("|".join(re.escape(prefix) for prefix, _ in _OWNERS))
+
+
 def _owner(display: str, plain: str) -> str | None:
+    if not (_OWNED.search(display) or _OWNED.match(plain)):
+        return None
     for prefix, owner in _OWNERS:
         # A wrapper of the library's own may come first (`dpnp` reductions), so look a little way in, too.
         if display.startswith(prefix) or plain.startswith(prefix) or f"<{prefix}" in display or f" {prefix}" in display:

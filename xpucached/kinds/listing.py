@@ -16,7 +16,11 @@ _NAMES: Final = 3_000_000
 
 def names(directory: int) -> list[str]:
     """List a directory.  Raises OSError; also for one that somebody has filled without end."""
-    return [one.name for one in entries(directory)]
+    with os.scandir(directory) as listed:
+        found = [one.name for one in itertools.islice(listed, _NAMES)]
+        if next(listed, None) is not None:
+            raise _endless()
+    return found
 
 
 def entries(directory: int) -> Iterator[os.DirEntry[str]]:
@@ -24,7 +28,11 @@ def entries(directory: int) -> Iterator[os.DirEntry[str]]:
     with os.scandir(directory) as listed:
         yield from itertools.islice(listed, _NAMES)
         if next(listed, None) is not None:
-            raise OSError(errno.E2BIG, f"a directory holds more than {_NAMES} names")
+            raise _endless()
+
+
+def _endless() -> OSError:
+    return OSError(errno.E2BIG, f"a directory holds more than {_NAMES} names")
 
 
 def exists(directory: int, name: str) -> bool:

@@ -66,7 +66,7 @@ class StoreWalk:
     @property
     def full(self) -> bool:
         """Whether what was found since the part before is enough for one."""
-        found = len(self.entries) + len(self.unchanged) + self.rows.noted
+        found = len(self.entries) + len(self.unchanged) + len(self.rows.passed) + len(self.rows.shut_in)
         return found >= known_cursor.PART or self.weight >= self.HEAVY
 
     def pass_before(self, prefix: str = "") -> Iterator[Scan]:

@@ -14,7 +14,7 @@ from xpucached.binaries import formats, zebin
 from xpucached.domain.defects import Effect
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Store, program_digest
 from xpucached.host import gpu_devices
-from xpucached.kinds import fs, images
+from xpucached.kinds import fs, images, statx
 from xpucached.kinds.neo import defects, layout, soundness
 from xpucached.kinds.neo.remover import stamp
 
@@ -48,7 +48,7 @@ def read_entry(
     try:
         with fs.regular_file(directory, name, before) as (descriptor, status):
             data = fs.read(descriptor, min(_LIMIT, status.st_size) + 1)
-            born = fs.birth(descriptor)
+            born = statx.birth(descriptor)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -13,9 +13,10 @@ import ctypes
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from xpucached.domain.defects import Defect
 from xpucached.kinds.sycl import defects
@@ -128,8 +129,7 @@ def data(text: str) -> bytes:
 _ESCAPED: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """What a ``.src`` holds.  ``image`` is as much of the device image as was read, ``image_size`` all of it."""
 
     device: bytes = b""
@@ -197,8 +197,7 @@ def source(data: bytes, size: int) -> Source:
     return Source(device, options, constants, image, length, complete=True, whole=whole, defect=defect, detail=detail)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """How a ``.bin`` wraps its program: where the first payload begins and how long it is."""
 
     offset: int = 0

@@ -8,6 +8,7 @@ the ``.bin``.  What each kind of damage costs was tried on runtimes 2024.2, 2025
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import stat
@@ -23,7 +24,7 @@ from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, EntryId, EntryState, UnchangedEntry, program_digest
 from xpucached.domain.targets import Target
-from xpucached.kinds import fs, images, listing
+from xpucached.kinds import fs, images, listing, statx
 from xpucached.kinds.sycl import defects, entry_format, locks, targets
 from xpucached.kinds.sycl.large import large_digest
 from xpucached.kinds.sycl.scan_state import ScanState
@@ -76,7 +77,7 @@ def read_slots(
     expected = 0
     gap = False
     for slot, stamp in zip(slots, stamps, strict=False):
-        if slot_stamp(slot) != stamp:
+        if not slots.kept and slot_stamp(slot) != stamp:
             raise Changed
         entry = _described(look, path, slot, f"{leaf_stamp}:{stamp}", None if locked else place)
         try:
@@ -138,14 +139,17 @@ def _declared(look: ScanState, parent: int, name: str, device: str, depth: int =
 
 
 def _described(look: ScanState, path: tuple[str, ...], slot: Slot, stamp: str, place: int | None) -> Entry:
-    statuses = [status for status in slot.files.values() if stat.S_ISREG(status.st_mode)]
-    blocks = {(status.st_dev, status.st_ino): status.st_blocks * 512 for status in statuses}
-    written = [status.st_mtime_ns for suffix, status in slot.files.items() if suffix in (".bin", ".src")]
+    size, blocks = 0, {}
+    for status in slot.files.values():
+        if stat.S_ISREG(status.st_mode):
+            size += status.st_size
+            blocks[status.st_dev, status.st_ino] = status.st_blocks * 512
+    written = [slot.files[suffix].st_mtime_ns for suffix in (".bin", ".src") if suffix in slot.files]
     oldest = min(written or [status.st_mtime_ns for status in slot.files.values()])
     return Entry(
         EntryId(look.store, key_of(path, slot.name)),
         stamp,
-        min(sum(status.st_size for status in statuses), _SIZE),
+        min(size, _SIZE),
         min(sum(blocks.values()), _SIZE),
         min(locks.moment(oldest), look.now),
         accessed(slot),
@@ -200,7 +204,7 @@ def _complete(leaf: int, slot: Slot) -> bool:
         with fs.regular_file(leaf, slot.name + ".src") as (descriptor, status):
             source = entry_format.source(fs.read(descriptor, entry_format.READ_LIMIT), status.st_size)
         with fs.regular_file(leaf, slot.name + ".bin") as (descriptor, status):
-            frame = _frame(descriptor, status.st_size)
+            frame = _frame(descriptor, status.st_size, fs.read(descriptor, 16))
     except OSError as error:
         refused(error, "src")
         return False
@@ -210,8 +214,8 @@ def _complete(leaf: int, slot: Slot) -> bool:
 # -- the files of one slot --------------------------------------------------------------------------------------------
 
 
-def _frame(descriptor: int, size: int) -> entry_format.Frame:
-    return entry_format.frame(fs.read(descriptor, 16), size, lambda offset: fs.read(descriptor, 8, offset))
+def _frame(descriptor: int, size: int, head: bytes) -> entry_format.Frame:
+    return entry_format.frame(head, size, lambda offset: fs.read(descriptor, 8, offset))
 
 
 def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, entry: Entry, *, alone: bool) -> _Reading:
@@ -235,8 +239,7 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
     if forbidden(status):
         return _Reading(_defective(entry, defects.SRC_UNREADABLE, "its owner may not read it"), live=False)
     source = entry_format.source(data, size)
-    entry = replace(entry, source=f"{status.st_ino}.{status.st_mtime_ns}")
-    entry = _with_source(entry, source, recorded, path[0])
+    entry = _with_source(entry, source, recorded, path[0], f"{status.st_ino}.{status.st_mtime_ns}")
     if not source.complete and source.defect is not defects.SRC_TOO_LARGE:
         entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
         return _Reading(_defective(entry, source.defect or defects.SRC_TRUNCATED, source.detail), live=False)
@@ -260,7 +263,9 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
     return _Reading(entry, identity, live=entry.state is EntryState.OK)
 
 
-def _with_source(entry: Entry, source: entry_format.Source, recorded: datetime | None, directory: str) -> Entry:
+def _with_source(
+    entry: Entry, source: entry_format.Source, recorded: datetime | None, directory: str, written: str
+) -> Entry:
     # A source that is cut short may be cut inside its first field, too: then only the path can vouch for it.
     declared = source.complete or str(entry_format.string_hash(source.device)) == directory
     declared = declared and len(source.device) <= _DEVICE
@@ -268,16 +273,23 @@ def _with_source(entry: Entry, source: entry_format.Source, recorded: datetime |
         entry,
         # A copied or restored file is younger than its content: the oldest witness is right.
         created=min(recorded or entry.created, entry.created),
-        environment=targets.parse(entry_format.text(source.device)) if declared else None,
+        environment=_target(source.device) if declared else None,
         options=entry_format.text(source.options[: 64 << 10]),
         constants=source.constants[: 4 << 10].hex(),
         image=formats.image_format(source.image) if source.image else None,
         image_size=source.image_size,
+        source=written,
     )
 
 
+@functools.lru_cache(64)
+def _target(device: bytes) -> Target | None:
+    """Return what a store's few devices stand for, which each of its entries declares."""
+    return targets.parse(entry_format.text(device))
+
+
 def _born(descriptor: int) -> datetime | None:
-    made = fs.birth(descriptor)
+    made = statx.birth(descriptor)
     return None if made is None else locks.moment(made)
 
 
@@ -303,7 +315,7 @@ def _misplaced(path: tuple[str, ...], source: entry_format.Source) -> str:
             continue
         if not source.complete and name != "device":
             continue
-        expected = str(entry_format.string_hash(content))
+        expected = entry_format.directory_name(content)
         if expected != directory:
             return f"level {level} is {directory}, its {name} hashes to {expected}"
     return ""
@@ -321,14 +333,17 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
             if entry.source is None and entry.id.key.startswith(entry_format.RTC):
                 # No source is written with it: who replaces the file is taken for a runtime, who changes it is not.
                 # Only what lies alone is also written over: by a runtime that cannot use what another one compiled.
-                written = status.st_mtime_ns if slot.name == entry_format.IR else fs.birth(descriptor)
+                written = status.st_mtime_ns if slot.name == entry_format.IR else statx.birth(descriptor)
                 entry = replace(entry, source=f"{status.st_ino}.{written}")
-            frame = _frame(descriptor, status.st_size)
+            data = fs.read(descriptor, status.st_size if look.inside and status.st_size <= _HEAD else 16)
+            frame = _frame(descriptor, status.st_size, data[:16])
             if not frame.length and frame.defect is not None:
                 return _defective(entry, frame.defect, frame.detail)
             if not look.inside:
                 return _framed(look, entry, frame)
-            payload = fs.read(descriptor, min(frame.length, entry_format.READ_LIMIT), frame.offset)
+            payload = data[frame.offset : frame.offset + frame.length]
+            if len(payload) < frame.length:
+                payload = fs.read(descriptor, min(frame.length, entry_format.READ_LIMIT), frame.offset)
             whole = len(payload) == frame.length
             read_apart = None if whole else large_digest(look, entry.id.key, descriptor, status, frame)
     except OSError as error:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -102,18 +103,21 @@ def _walk_root(look: ScanState) -> Iterator[Scan]:
             look.foreign += 1
     if entry_format.RTC in names:
         yield from look.pass_before(entry_format.RTC + "/")
-        with _remembered(look, look.rows.take(entry_format.RTC + "/")):
-            yield from _walk_run_time_compiled(look)
+        _remember(look, look.rows.take(entry_format.RTC + "/"))
+        yield from _walk_run_time_compiled(look)
+        _miss(look)
     yield from look.pass_before()
 
 
-@contextlib.contextmanager
-def _remembered(look: ScanState, rows: list[KnownEntry]) -> Iterator[None]:
-    """Look at what is below a directory, and note which of its known entries are not there any more."""
+def _remember(look: ScanState, rows: list[KnownEntry]) -> None:
+    """Begin to look at what is below a directory, of which these entries are known."""
     look.known = {row.key: row for row in rows}
     look.seen = set()
     look.hollow = False
-    yield
+
+
+def _miss(look: ScanState) -> None:
+    """Note which of its known entries are not there any more."""
     shut = tuple(look.shut)
     look.shut.clear()
     for key in look.known.keys() - look.seen:
@@ -128,16 +132,19 @@ def _foreign(look: ScanState, *path: str) -> Iterator[None]:
     """
     try:
         yield
-    except FileNotFoundError:
+    except OSError as error:
+        _note_foreign(look, path, error)
+
+
+def _note_foreign(look: ScanState, path: tuple[str, ...], error: OSError) -> None:
+    if isinstance(error, FileNotFoundError):
         return
-    except PermissionError:
-        look.foreign += 1
+    if isinstance(error, PermissionError):
         look.shut.append("/".join((*path, "")))
         look.shut_in_all += 1
-    except OSError as error:
-        if fs.passing(error):
-            raise
-        look.foreign += 1
+    elif fs.passing(error):
+        raise error
+    look.foreign += 1
 
 
 def _enter(look: ScanState, parent: int, name: str, owner: int) -> tuple[int, os.stat_result]:
@@ -168,8 +175,9 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
             if look.quick and rows and _settled(here, below, rows):
                 continue
             before = look.parts
-            with _remembered(look, rows):
-                yield from _walk(look, here, status.st_uid, below, (name, below), ())
+            _remember(look, rows)
+            yield from _walk(look, here, status.st_uid, below, (name, below), ())
+            _miss(look)
             # Where a part was given on the way, too: nobody knows any more whether it was hollow.
             if look.hollow or look.parts != before:
                 look.unsettle(f"{name}/{below}/")
@@ -216,7 +224,7 @@ def _walk(
 ) -> Iterator[Scan]:
     """Go down the numbered levels; a leaf is at the fourth."""
     before = len(look.seen)
-    with _foreign(look, *path):
+    try:
         here, status = _enter(look, parent, name, owner)
         try:
             through = (*above, status)
@@ -229,6 +237,8 @@ def _walk(
                     look.foreign += 1
         finally:
             os.close(here)
+    except OSError as error:
+        _note_foreign(look, path, error)
     if len(look.seen) == before:
         look.hollow = True
 
@@ -261,6 +271,8 @@ def _leaf(
     place = None
     if through and max(one.st_ctime_ns for one in through) + _TICK < look.now.timestamp() * 1e9:
         place = _place(*through)
+    # Then nothing is added there but with another time of its own.
+    rested = bool(through) and through[-1].st_ctime_ns + _TICK < time.time_ns()
     for _ in range(_RETRIES):
         slots = Slots(leaf, pattern)
         before, begun = look.parts, len(look.entries)
@@ -273,7 +285,8 @@ def _leaf(
                 if look.full:
                     yield _part(look, path)
             # What is unchanged was looked at only now.
-            if not read or names_in(leaf, pattern) == slots.names:
+            same = not read or (rested and os.fstat(leaf).st_ctime_ns == through[-1].st_ctime_ns)
+            if same or names_in(leaf, pattern) == slots.names:
                 look.seen |= read
                 break
         except Changed:

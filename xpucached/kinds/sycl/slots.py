@@ -45,19 +45,22 @@ class Slots:
             if match is None:
                 self.foreign += 1
             else:
-                # One tuple for all that have the same files.
-                found = tuple(sorted((*suffixes.get(match[1], ()), match[2])))
-                suffixes[match[1]] = _alike(found)
-        ordered = sorted(suffixes, key=lambda name: int(name) if name.isdigit() else 0)
-        self._suffixes = {name: suffixes[name] for name in ordered}
-        if len(ordered) <= KEPT:
-            self._kept = {name: self._look(name) for name in ordered}
+                slot, suffix = match.groups()
+                suffixes[slot] = _with(suffixes.get(slot, ()), suffix)
+        if len(suffixes) > 1:
+            ordered = sorted(suffixes, key=lambda name: int(name) if name.isdigit() else 0)
+            suffixes = {name: suffixes[name] for name in ordered}
+        self._suffixes = suffixes
+        if self.kept:
+            self._kept = {name: self._look(name) for name in suffixes}
 
     def _look(self, name: str) -> Slot:
         slot = Slot(name)
         for suffix in self._suffixes[name]:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 slot.files[suffix] = os.stat(name + suffix, dir_fd=self._leaf, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
         return slot
 
     def __len__(self) -> int:
@@ -71,6 +74,11 @@ class Slots:
                 yield slot
 
     @property
+    def kept(self) -> bool:
+        """Whether each is given as it was found; else it is looked at again."""
+        return len(self._suffixes) <= KEPT
+
+    @property
     def names(self) -> Collection[str]:
         """What they are called."""
         return self._suffixes.keys()
@@ -81,8 +89,9 @@ KEPT: Final = 1000
 
 
 @cache
-def _alike(suffixes: tuple[str, ...]) -> tuple[str, ...]:
-    return suffixes
+def _with(suffixes: tuple[str, ...], suffix: str) -> tuple[str, ...]:
+    """Return one tuple for all that have the same files."""
+    return tuple(sorted((*suffixes, suffix)))
 
 
 def names_in(leaf: int, pattern: re.Pattern[str]) -> set[str]:
@@ -101,11 +110,12 @@ def slot_in(leaf: int, name: str) -> Slot:
 
 def slot_stamp(slot: Slot) -> str:
     """16 hex digits that change when a file of this slot is written, replaced or removed."""
-    return digest(
+    facts = [
         (suffix, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
         for suffix, status in sorted(slot.files.items())
         if not suffix.endswith(".lock")
-    )
+    ]
+    return hashlib.blake2b("".join(map(repr, facts)).encode(), digest_size=8).hexdigest()
 
 
 def digest(facts: Iterator[tuple[object, ...]]) -> str:
