@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -127,7 +128,7 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
         _vanish(connection, store, back.keys() & before.keys())
         judged = _promote_copies([judge(entry, _before(entry.id.key, before, back)) for entry in some])
         facts = [_facts(entry, trusted, store, numbers, scan.at) for entry, trusted in judged]
-        connection.exec_driver_sql(_UPSERT, [tuple(row[name] for name in _COLUMNS) for row in facts])
+        connection.exec_driver_sql(_UPSERT, list(map(_ROW, facts)))
         departed.come_back(connection, store, back.items())
         builds.move(connection, store, {key: one.trusted for key, one in back.items()})
         added += len({entry.id.key for entry in some} - before.keys())
@@ -315,6 +316,7 @@ def _delta(connection: sa.Connection, store: int, *, added: int = 0, changed: in
 # only the catalog knows outlives a change of the files.
 _OTHERS: Final = {"id", "run_used", "cost", "restored", "witnessed", "hits", "program", "last_used"}
 _COLUMNS: Final = tuple(column.name for column in ENTRIES.c if column.name not in _OTHERS)
+_ROW: Final = itemgetter(*_COLUMNS)
 _FRESH: Final = tuple(name for name in _COLUMNS if name not in {"store_id", "key", "ref", "first_seen"})
 _UPSERT: Final = (
     f"INSERT INTO entries ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - our names
@@ -360,7 +362,8 @@ def _known_page(connection: sa.Connection, store: Store, after: EntryKey) -> lis
         .order_by(c.key)
         .limit(_PAGE)
     )
-    return [KnownEntry(EntryKey(key), stamp, place) for key, stamp, place in rows]
+    # All at once: one by one takes twice as long.
+    return [KnownEntry(EntryKey(key), stamp, place) for key, stamp, place in rows.all()]
 
 
 def trusted_digests(connection: sa.Connection) -> dict[EntryId, str]:
