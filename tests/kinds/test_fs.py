@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support.users import unused
-from xpucached.kinds import fs
+from xpucached.kinds import fs, statx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,8 +142,8 @@ def test_without_openat2_a_mount_is_told_by_its_directory(
     mounts = {"/proc": True, str(place): False}
     for path, mounted in mounts.items():
         with fs.folder(path) as descriptor:
-            assert fs._mounted(descriptor) is mounted
-    monkeypatch.setattr(fs, "_mounted", lambda _: True)
+            assert statx.mounted(descriptor) is mounted
+    monkeypatch.setattr(statx, "mounted", lambda _: True)
     os.close(fs.enter(here, "below", device(here), os.geteuid())[0])
     monkeypatch.setattr(fs, "_has_openat2", lambda: False)
     with refusal(errno.EXDEV):
@@ -305,19 +305,19 @@ def test_a_file_was_made_when_the_file_system_says(place: Path, here: int, monke
     made = (place / "file").stat().st_mtime_ns
     os.utime(place / "file", (1, 1))
     with fs.regular_file(here, "file") as (descriptor, _):
-        born = fs.birth(descriptor)
+        born = statx.birth(descriptor)
         assert born is None or abs(born - made) < 1_000_000_000
-        status = fs._Statx(mask=fs._BIRTH, birth_seconds=3, birth_nanoseconds=7)
-        monkeypatch.setattr(fs, "_status", lambda _: status)
-        assert fs.birth(descriptor) == 3_000_000_007
+        status = statx._Statx(mask=statx._BIRTH, birth_seconds=3, birth_nanoseconds=7)
+        monkeypatch.setattr(statx, "_status", lambda _: status)
+        assert statx.birth(descriptor) == 3_000_000_007
         status.mask = 0x7FF
-        assert fs.birth(descriptor) is None
+        assert statx.birth(descriptor) is None
         monkeypatch.undo()
-        monkeypatch.setattr(fs, "_statx", lambda: None)
-        assert fs.birth(descriptor) is None
-        assert not fs._mounted(descriptor)
+        monkeypatch.setattr(statx, "_statx", lambda: None)
+        assert statx.birth(descriptor) is None
+        assert not statx.mounted(descriptor)
     monkeypatch.undo()
-    assert fs._status(-1) is None
+    assert statx._status(-1) is None
 
 
 # -- what a link leads to ---------------------------------------------------------------------------------------------
