@@ -101,6 +101,9 @@ PATIENCE: Final = 20.0
 
 os.environ.update(ONE_THREAD)
 
+# Where `python3` is a script that looks for one (pyenv's), each of hundreds of programs would wait for it.
+os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
+
 # Thousands of tests are collected, and none is garbage: to look for some takes a third of the time, in each process.
 gc.disable()
 
