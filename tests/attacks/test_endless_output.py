@@ -204,3 +204,9 @@ def test_no_words_of_a_child_make_the_daemon_stumble(said: bytes) -> None:
     assert told is None or told.outcome is None
     seen = read_seen(said.replace(b'"token": "t", "report": {', b"").replace(b"}}", b"}"))
     assert seen is None or seen.outcome is None
+
+
+def test_a_device_that_cannot_be_written_down_is_none() -> None:
+    told = read_told(b'{"token": "t", "report": {"devices": ["xpu:0", "\\udc80", 1]}}', "t")
+    assert told is not None
+    assert ascii(told.devices) == "('xpu:0',)"

@@ -824,6 +824,48 @@ def test_files_that_do_not_answer_hold_up_nobody_and_are_not_called_unchanged(
         assert changed() == {"away": (), "here": (), "old": None}
 
 
+def test_who_answers_while_others_answers_are_taken_is_not_called_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpucached.service.proofs._PATIENCE", 0.3)
+    monkeypatch.setattr("xpucached.service.proofs._FRESH", 0.0)
+    monkeypatch.setattr("xpucached.service.proofs._SHARE", 0.0)
+    answer, stat, take = threading.Event(), os.stat, ProofKeeper._take
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        for name in ("here", "slow"):
+            (tmp_path / name).touch()
+            of = workload(tmp_path, "/bin/true", name)
+            model = Model(ModelName(name), of)
+            catalog.write(add_model, model)
+            run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
+            done = (Outcome.WARMED, (), Attribution(), (), "", "", NOW)
+            catalog.write(finish_run, run.id, *done, needs=proven(of))
+        (tmp_path / "slow").write_text("changed")
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        proofs = ProofKeeper(context, StoreFinder(context))
+
+        def hang(path: str) -> os.stat_result:
+            if path.endswith("slow"):
+                answer.wait()
+            return stat(path)
+
+        def taken(keeper: ProofKeeper, run: int, compared: object) -> None:
+            take(keeper, run, compared)  # type: ignore[arg-type] # private there
+            answer.set()
+            for thread in threading.enumerate():
+                if thread.name == "proofs":
+                    thread.join(daemons.PATIENCE)
+
+        try:
+            with monkeypatch.context() as host:
+                host.setattr("xpucached.host.proofs.os.stat", hang)
+                host.setattr(ProofKeeper, "_take", taken)
+                changes = {one.model: one.changes for one in proofs.coverage(context.present)}
+        finally:
+            answer.set()
+        assert changes["slow"]
+
+
 def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

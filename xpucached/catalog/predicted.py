@@ -175,7 +175,11 @@ def successors(connection: sa.Connection, runs: Iterable[int]) -> Mapping[int, t
         .group_by(a.run_id, STORES.c.kind, _THEN.c.family, _THEN.c.device)
     ):
         needed[number][lineage[0], lineage[1], lineage[2]] += count
-    mine = sa.select(a.run_id, _NOW.c.id, sa.func.count()).select_from(ATTRIBUTIONS).join(old, old.c.id == a.entry_id)
+    mine = (
+        sa.select(a.run_id, _NOW.c.id.label("target"), old.c.id)
+        .select_from(ATTRIBUTIONS)
+        .join(old, old.c.id == a.entry_id)
+    )
     moved = (
         mine.join(STORES, STORES.c.id == old.c.store_id)
         .join(PREDICTED, sa.and_(f.kind == STORES.c.kind, f.key == old.c.key))
@@ -184,16 +188,17 @@ def successors(connection: sa.Connection, runs: Iterable[int]) -> Mapping[int, t
         .join(_NOW, sa.and_(_NOW.c.id == f.target_id, _ALIKE))
         .join(new, sa.and_(new.c.store_id == old.c.store_id, new.c.key == f.predicted_key))
         .where(among(a.run_id, numbers), new.c.state == EntryState.OK.value)
-        .group_by(a.run_id, _NOW.c.id)
     )
-    stayed = (
-        mine.join(_NOW, sa.and_(_NOW.c.id == old.c.target_id, _NOW.c.present, _NOW.c.kind.in_(kinds)))
-        .where(among(a.run_id, numbers), old.c.state == EntryState.OK.value)
-        .group_by(a.run_id, _NOW.c.id)
+    stayed = mine.join(_NOW, sa.and_(_NOW.c.id == old.c.target_id, _NOW.c.present, _NOW.c.kind.in_(kinds))).where(
+        among(a.run_id, numbers), old.c.state == EntryState.OK.value
     )
+    # What is predicted to lie where it lay is in both, and there once.
+    either = moved.union(stayed).subquery()
     there: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    for number, target, count in (*connection.execute(moved), *connection.execute(stayed)):
-        there[number][target] += count
+    for number, target, count in connection.execute(
+        sa.select(either.c.run_id, either.c.target, sa.func.count()).group_by(either.c.run_id, either.c.target)
+    ):
+        there[number][target] = count
     present = {row.id: targets.value(row) for row in connection.execute(sa.select(TARGETS).where(TARGETS.c.present))}
     found: dict[int, tuple[Target, ...]] = {}
     for number, wanted in needed.items():

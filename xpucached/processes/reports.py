@@ -111,7 +111,7 @@ def _told(said: Mapping[str, object]) -> RunnerReport:
         _text(said.get("device")),
         tuple(_text(one) for one in _list(said.get("evidence"))),
         _figures(said.get("figures")),
-        tuple(one for one in _list(said.get("devices")) if isinstance(one, str) and len(one) < _MANY),
+        tuple(one for one in _list(said.get("devices")) if isinstance(one, str) and _is_device(one)),
         _paths(said.get("files")),
     )
 
@@ -152,6 +152,11 @@ def _is_path(text: str) -> bool:
     plain = text.startswith("/") and len(text) <= _LONGEST_PATH and "\0" not in text
     # A lone surrogate stands for bytes that are no UTF-8, and cannot be kept.
     return plain and encodable(text) == text
+
+
+def _is_device(text: str) -> bool:
+    # What cannot be written down would keep the run from ending, and every answer that tells of it from being written.
+    return len(text) < _MANY and encodable(text) == text
 
 
 def _text(value: object) -> str:

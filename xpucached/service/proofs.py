@@ -182,9 +182,11 @@ class ProofKeeper:
             except TimeoutError as error:
                 self._found |= dict.fromkeys(todo, (f"{error.strerror}: whether its files changed is unknown",))
                 return
-            for run, compared in results.items():
+            # A thread that takes too long may tell of one more at any moment: that one is looked at again.
+            seen = results.copy()
+            for run, compared in seen.items():
                 self._take(run, compared)
-            todo = [run for run in todo if run not in results]
+            todo = [run for run in todo if run not in seen]
             if todo and thread.is_alive() and len(self._stuck) < _MOST_STUCK:
                 # They are looked at in their order: it is the first of the others that waits.
                 log.warning("the files of a model do not answer: %s", wanted[todo[0]])

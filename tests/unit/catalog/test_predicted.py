@@ -142,6 +142,20 @@ def test_a_model_is_warm_again_when_all_that_was_predicted_is_there(place: Place
     assert (place.warm(), place.rests()) == (True, False)
 
 
+def test_what_is_predicted_to_lie_where_it_lay_counts_once(place: Place) -> None:
+    """One of two compilers has gone, and the other one makes of a what it made before."""
+    place.warmed("a", "b", told=("a", "b"))
+    place.survey(NEW)
+    some = place.catalog.read(predicted.unpredicted, PROVEN, 10)
+    keys = {"a": EntryKey("a"), "b": EntryKey("b2")}
+    place.catalog.write(predicted.note, [(one, keys[one.entry.key]) for one in some])
+    # When it is read anew, it is for the compiler that is here, too.
+    place.look("a", "b")
+    assert not place.warm()
+    place.look("a", "b", "b2")
+    assert place.warm()
+
+
 def test_what_was_predicted_for_a_compiler_is_forgotten_when_another_one_is_here(place: Place) -> None:
     place.warmed("a", "b", told=("a", "b"))
     third = replace(OLD, facts=(("compiler", "c"),))
