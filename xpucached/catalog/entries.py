@@ -152,10 +152,13 @@ def defective_entries(connection: sa.Connection) -> tuple[IndexedEntry, ...]:
     """Return the entries that have a defect, and those whose use decides what is done about one; without kernels."""
     locked = ENTRIES.alias()
     leaf = sa.func.rtrim(locked.c.key, sa.func.replace(locked.c.key, "/", ""))
-    beside = sa.select(_E.id).join(
-        locked, sa.and_(_E.store_id == locked.c.store_id, _E.key > leaf, _E.key < leaf + _LAST_CHARACTER)
+    codes = defect_codes(connection, lambda one: one.superseded)
+    # Each once: a leaf may have a hundred thousand of them.
+    leaves = sa.select(locked.c.store_id, leaf.label("leaf")).where(locked.c.defect.in_(codes), leaf != "").distinct()
+    of = leaves.subquery()
+    near = sa.select(_E.id).join(
+        of, sa.and_(_E.store_id == of.c.store_id, _E.key > of.c.leaf, _E.key < of.c.leaf + _LAST_CHARACTER)
     )
-    near = beside.where(locked.c.defect.in_(defect_codes(connection, lambda one: one.superseded)), leaf != "")
     return all_entries(connection, sa.or_(_E.defect.is_not(None), _E.id.in_(near)), kernels=False)
 
 

@@ -110,18 +110,23 @@ def _swaps(changed: Sequence[Entry], trusted: Mapping[EntryId, str]) -> tuple[di
     there: defaultdict[tuple[Store, str | None], list[Entry]] = defaultdict(list)
     for one in changed:
         there[one.id.store, one.digest].append(one)
+    # A hundred thousand may hold the same: each is looked at once, and not for each that misses what it has.
+    left = {place: iter(some) for place, some in there.items()}
     swaps: dict[EntryId, Entry] = {}
     waiting: set[EntryId] = set()
+    missed: set[tuple[Store, str | None]] = set()
     for one in changed:
-        wanted = trusted.get(one.id)
-        found = there.get((one.id.store, wanted), []) if wanted not in (None, one.digest) else []
-        waiting.update(each.id for each in found)
-        if found:
-            waiting.add(one.id)
-        other = next((each for each in found if each.id not in swaps), None)
-        if one.id not in swaps and other is not None:
+        place = one.id.store, trusted.get(one.id)
+        if place[1] in (None, one.digest) or place not in there:
+            continue
+        missed.add(place)
+        waiting.add(one.id)
+        if one.id in swaps:
+            continue
+        other = next((each for each in left[place] if each.id not in swaps), None)
+        if other is not None:
             swaps[one.id], swaps[other.id] = other, one
-    return swaps, frozenset(waiting)
+    return swaps, frozenset(waiting.union(each.id for place in missed for each in there[place]))
 
 
 def _group(entry: Entry) -> tuple[Store, str]:

@@ -155,7 +155,7 @@ def _is_path(text: str) -> bool:
 
 
 def _is_device(text: str) -> bool:
-    # What cannot be written down would keep the run from ending, and every answer that tells of it from being written.
+    # It goes into the catalog, and what cannot be written down there keeps a run from ever being over.
     return len(text) < _MANY and encodable(text) == text
 
 

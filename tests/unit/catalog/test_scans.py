@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pytest
+import sqlalchemy as sa
 from msgspec.structs import replace
 
 from tests.support import catalogs
@@ -189,3 +190,31 @@ def test_beside_what_is_damaged_those_come_along_whose_use_decides_about_it(cata
     look(catalog, scan(entry("b/7", OTHER), store=OTHER))
     found = {one.entry.id.key for one in catalog.read(defective_entries)}
     assert found == {"b/0", "b/1", "b/10", "d/0", "flat"}
+
+
+def test_what_stands_beside_many_locks_is_looked_for_once(catalog: Catalog) -> None:
+    """A program that dies at each start leaves a lock each time, and who may write to a store a hundred thousand."""
+    locked = {"state": EntryState.DEFECTIVE, "defect": sycl.defects.STALE_LOCK}
+
+    def steps(count: int) -> int:
+        """Return how many steps the database takes, in hundreds."""
+        taken = 0
+
+        def step() -> None:
+            nonlocal taken
+            taken += 1
+
+        def count_steps(connection: sa.Connection) -> int:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            driver.set_progress_handler(step, 100)
+            try:
+                return len(defective_entries(connection))
+            finally:
+                driver.set_progress_handler(None, 0)
+
+        look(catalog, scan(*(replace(entry(f"b/{number}"), **locked) for number in range(count)), entry("b/whole")))
+        assert catalog.read(count_steps) == count + 1
+        return taken
+
+    assert steps(1000) < 15 * steps(100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -164,6 +165,31 @@ def test_a_pair_that_did_not_change_places_is_not_tried_again_and_compiled() -> 
     assert swaps(one, two, trusted=known, tried=tried[:1])["b/0"][0] is not RepairAction.SWAP_BACK
     again = replace(one, stamp="later")
     assert swaps(again, two, trusted=known, tried=tried[:1])["b/0"] == (RepairAction.SWAP_BACK, "a/0")
+
+
+def test_many_that_miss_what_many_hold_are_looked_at_once_each() -> None:
+    """Who may write to a store may exchange two programs a hundred thousand times."""
+
+    def calls(count: int) -> int:
+        """Return how many calls deciding about so many takes."""
+        many = [changed(f"{number}/0", "AB"[number % 2]) for number in range(count)]
+        trusted = {one.id: "BA"[number % 2] for number, one in enumerate(many)}
+        taken = 0
+
+        def called(*_: object) -> None:
+            nonlocal taken
+            taken += 1
+
+        before = sys.getprofile()
+        sys.setprofile(called)
+        try:
+            made = plan_mending(many, (HERE,), trusted)
+        finally:
+            sys.setprofile(before)
+        assert {one.action for one in made} == {RepairAction.SWAP_BACK}
+        return taken
+
+    assert calls(1000) < 15 * calls(100)
 
 
 def compared(one: Entry, *kinds: str) -> object:
