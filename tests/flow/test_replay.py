@@ -381,7 +381,7 @@ def test_compile_bombs_and_claims_of_gigabytes_cost_neither_memory_nor_the_rest(
             stream.truncate(len(head) + (1 << 30))
     driven(replayer, second, link, f"[stores]\npaths = ['{root}']\n")
     text = replayer.config.read_text() + "replay = false\n"
-    replayer.configure(text.replace("[driver]\n", "[driver]\ncompile_timeout = '3s'\n"))
+    replayer.configure(text.replace("[driver]\n", "[driver]\ncompile_timeout = '5s'\n"))
     replayer.start()
     report = replayer.ask("replay")["report"]
     assert (report["rebuilt"], report["failed"]) == (len(sources), 3)  # type: ignore[index]

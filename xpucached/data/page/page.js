@@ -1,4 +1,4 @@
-// One page for the report, the loopback server and Cockpit. No library, no innerHTML: whatever a name holds is text.
+// One page for the report, the loopback server and Cockpit. No library, no innerHTML: what a name holds is text.
 const NS = 'http://www.w3.org/2000/svg';
 let wide = 700; // letters in an SVG shrink with it, so it is drawn as wide as it is shown
 
@@ -83,7 +83,7 @@ const ribbons = (d) => {
     if (!mine.length && since) mine.push({ at: since, now: warmth, why });
     else if (mine[0]?.before) mine.unshift({ at: from, now: mine[0].before, why: UNKNOWN });
     const pieces = mine.map((one, next) => [one, at(one.at), at(mine[next + 1]?.at ?? to)]).filter(([, , end]) => end > left);
-    // What was short is drawn last, so that it is seen.
+    // Short ones last, to be seen.
     pieces.sort((a, b) => (b[2] - b[1]) - (a[2] - a[1]));
     const most = Math.floor(left / 7);
     const label = model.length > most ? `${model.slice(0, most - 1)}…` : model;
@@ -193,7 +193,7 @@ const PARTS = [
   ['What is compiling right now?', now],
 ];
 
-// What is asked first, in a few words each.
+// What is asked first, in few words.
 const both = (one) => one.own.allocated + one.shared.allocated;
 const reason = (one) => WHY[one.reason] ?? one.reason;
 const spent = (one) => one.replay_seconds + one.run_seconds;
@@ -217,7 +217,7 @@ const glance = (d) => {
   ];
 };
 
-// A host: which user has what. Where one may look at a user's page, the name leads there.
+// A host: which user has what; a name leads to the page that one may look at.
 let choose = false;
 let user = '';
 const choice = (name, text) => (choose ? el('button', { 'data-user': name }, text) : text);
@@ -262,7 +262,7 @@ export const draw = (root, d) => {
   if (focused) root.querySelector(`section[aria-labelledby="${focused}"] summary`)?.focus();
 };
 
-// The sources: each gives the whole document.
+// Each source gives the whole document.
 export const embedded = async () => JSON.parse(document.getElementById('data').textContent);
 export const bearer = async (of) => {
   if (location.hash.length > 1) {
@@ -290,10 +290,10 @@ export const main = async (source, every = 0) => {
   });
   for (let asked = user; ; asked = user) {
     try {
-      // Who chooses another user waits for no slow one.
+      // A new choice waits for no slow answer.
       const next = document.hidden && shown ? shown : await Promise.race([source(asked), new Promise((go) => { wake = go; })]);
       if (asked !== user || !next) continue;
-      if (asked) delete next.users; // of others no user's worker says anything
+      if (asked) delete next.users; // a user's page is of one
       const text = asked + JSON.stringify({ ...next, at: '' });
       root.querySelector('.lost')?.remove();
       if (text !== last) {
