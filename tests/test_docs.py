@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import manual
+import doc_tables
 import pytest
 
 from tests import REPOSITORY
@@ -25,7 +25,7 @@ from xpucached.api import requests
 from xpucached.cli import arguments, bundles, commands, exits, fleet
 from xpucached.domain.activity import FileAct
 from xpucached.domain.checks import LEVELS, PROBLEMS, Level
-from xpucached.domain.defects import CHANGED, Defect, Effect, RepairAction
+from xpucached.domain.defects import Effect, RepairAction
 from xpucached.domain.dependencies import Role
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Outcome, WarmReason, Warmth
@@ -364,14 +364,22 @@ def defect_table() -> list[list[str]]:
 
 
 def test_every_defect_is_in_the_manual_with_its_effect() -> None:
-    told = [(row[0], row[1]) for row in defect_table()]
+    """`make man` writes it."""
+    (told,) = doc_tables.DEFECTS.findall(page("docs/kinds.md"))
 
-    assert told == [(f"`{defect.code}`", effects(defect)) for defect in (CHANGED, *sycl.defects.DEFECTS)]
+    assert told == doc_tables.defect_table(told)
 
 
-def effects(defect: Defect) -> str:
-    older, newer = (sycl.defects.effect_for(defect, {one}) for one in sycl.defects.Generation)
-    return f"`{older}`" if older is newer else f"`{older}` up to 2025.0, `{newer}` from 2025.1"
+def test_a_new_defect_comes_into_the_manual_with_its_own_words() -> None:
+    (told,) = doc_tables.DEFECTS.findall(page("docs/kinds.md"))
+    without = "".join(line for line in told.splitlines(keepends=True) if "`src-fifo`" not in line)
+    gone = f"{told}| `gone` | `dead` | what was | tried |\n"
+
+    assert (
+        "| `src-fifo` | `hangs` | the source is a named pipe: the application hangs | |\n"
+        in doc_tables.defect_table(without)
+    )
+    assert doc_tables.defect_table(gone) == told
 
 
 def test_every_effect_is_explained() -> None:
@@ -404,7 +412,7 @@ def test_every_request_is_in_the_manual() -> None:
 
 def test_the_tables_of_requests_are_those_that_are_declared() -> None:
     """`make man` writes it."""
-    assert manual.REQUESTS.findall(page("docs/protocol.md")) == manual.tables()
+    assert doc_tables.REQUESTS.findall(page("docs/protocol.md")) == doc_tables.request_tables()
 
 
 # -- blocks of a shell ----------------------------------------------------------------------------------------------

@@ -16,12 +16,11 @@ import shutil
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from http import HTTPStatus
 from pathlib import Path
-from typing import Final, get_args, get_origin
+from typing import Final
 
+import doc_tables
 import source_date
 from argparse_manpage.manpage import Manpage
 from completions import COMPLETIONS, below, completions
@@ -29,8 +28,6 @@ from docutils.core import publish_string
 from myst_parser.parsers.docutils_ import Parser
 
 from xpucached import __version__
-from xpucached.api import host_requests, requests
-from xpucached.api.endpoints import Endpoint, Request
 from xpucached.cli import arguments, examples, exits
 from xpucached.daemon import main as daemon
 
@@ -335,39 +332,6 @@ def _is_toml(literal: str) -> bool:
 # -- the whole ------------------------------------------------------------------------------------------------------
 
 
-# -- what docs/protocol.md says of the requests ---------------------------------------------------------------------
-
-REQUESTS: Final = re.compile(
-    r"(?<=<!-- a table of requests, by tools/manual.py -->\n).*?(?=<!-- until here -->)", re.DOTALL
-)
-
-
-def _reply(kind: object) -> str:
-    kinds = get_args(kind)
-    if get_origin(kind) is tuple:
-        return f"list of {_reply(kinds[0])}"
-    if get_origin(kind) is Mapping:
-        return "name to text"
-    return "null" if kind is type(None) else getattr(kind, "__name__", str(kind))
-
-
-def request_table(rows: Iterable[Endpoint], who: Mapping[type[Request[object]], str]) -> str:
-    """Return the table of the requests to a daemon; ``who`` says in words who may, where a right alone does not."""
-    lines = ["| request | keys | right | answer | what it is |", "| --- | --- | --- | --- | --- |"]
-    for row in rows:
-        keys = " ".join(f"`{name}`" for name in row.request.__struct_fields__ if name not in row.placeholders)
-        answer = ("" if row.status == HTTPStatus.OK else f"{row.status}, ") + _reply(row.reply)
-        words = " ".join((row.request.__doc__ or "").split()).replace("``", "`")
-        right = who.get(row.request, row.right)
-        lines.append(f"| `{row.method} {row.path}` | {keys} | {right} | {answer} | {words} |")
-    return "\n".join(lines) + "\n"
-
-
-def tables() -> list[str]:
-    """Return the tables of the requests to a user's daemon and to the host's, in the order of the page."""
-    return [request_table(requests.ENDPOINTS, {}), request_table(host_requests.ENDPOINTS, host_requests.WHO)]
-
-
 def write(target: Path) -> None:
     """Write everything into a directory of its own."""
     shutil.rmtree(target, ignore_errors=True)
@@ -386,9 +350,8 @@ def main() -> int:
     options = argparse.ArgumentParser(description="Write man pages, completions and an example configuration.")
     options.add_argument("target", nargs="?", type=Path, default=TARGET, metavar="DIRECTORY")
     write(options.parse_args().target)
-    protocol = ROOT / "docs" / "protocol.md"
-    made = iter(tables())
-    protocol.write_text(REQUESTS.sub(lambda _: next(made), page(protocol.name)), encoding="utf-8")
+    for name, renew in (("protocol.md", doc_tables.with_requests), ("kinds.md", doc_tables.with_defects)):
+        (ROOT / "docs" / name).write_text(renew(page(name)), encoding="utf-8")
     return 0
 
 
