@@ -30,7 +30,7 @@ help:
 # fails is run again after a pause, twice at most, and all are listed: real programs on a busy machine may miss a moment
 # that a test waits for, and are as busy at once after.  What hangs where no clock of a test reaches it ends its process,
 # which says where it was; all its tries would have ended long before.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 6
 LONGEST_TEST := -o faulthandler_timeout=1900 -o faulthandler_exit_on_timeout=true
 ifdef FAST
 test: .venv/tested
