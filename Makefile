@@ -26,16 +26,17 @@ help:
 	@echo 'make screenshots  make the pictures of the page in docs (needs Chromium)'
 	@echo 'make clean   remove what these commands made here (.venv, .runtimes, caches)'
 
-# Tests wait for other programs much of the time.  Each file's run in one process, one after the other.  A test that
-# fails is run again after a pause, twice at most, and all are listed: real programs on a busy machine may miss a moment
-# that a test waits for, and are as busy at once after.  What hangs where no clock of a test reaches it ends its process,
-# which says where it was; all its tries would have ended long before.
-TEST_PROCESSES ?= 6
+# Tests wait for other programs much of the time, unit tests less.  Each file's run in one process, one after the
+# other.  A test that fails is run again after a pause, twice at most, and all are listed: real programs on a busy
+# machine may miss a moment that a test waits for, and are as busy at once after.  What hangs where no clock of a test
+# reaches it ends its process, which says where it was; all its tries would have ended long before.
 LONGEST_TEST := -o faulthandler_timeout=1900 -o faulthandler_exit_on_timeout=true
 ifdef FAST
+TEST_PROCESSES ?= 4
 test: .venv/tested
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m unit
 else
+TEST_PROCESSES ?= 6
 test: .venv/tested
 	$(MAKE) --no-print-directory --jobs=4 lint compiled runtimes machines
 	XPUCACHED_RUNTIMES=$(RUNTIMES) XPUCACHED_REQUIRE_RUNTIMES=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --reruns 2 --reruns-delay 10 --rerun-show-tracebacks -ra $(LONGEST_TEST)
