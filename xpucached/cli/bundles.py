@@ -7,12 +7,11 @@ import os
 import re
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from xpucached import codec, messages
 from xpucached.api.endpoints import VERSION
-from xpucached.cli import hints, terminal
+from xpucached.cli import hints, option_values, terminal
 from xpucached.cli.bars import told_in_steps
 from xpucached.domain.bundles import (
     Binaries,
@@ -81,7 +80,7 @@ def _key(given: str | None) -> str | None:
         hint = "name its file, or put it into the variable XPUCACHED_SIGNING_KEY"
         raise RequestError("everybody on this host can read a key on a command line", hint=hint)
     given = given or os.environ.get("XPUCACHED_SIGNING_KEY")
-    return given if given is None or "-----BEGIN" in given else os.path.abspath(Path(given).expanduser())  # noqa: PTH100 - not resolved
+    return given if given is None or "-----BEGIN" in given else str(option_values.absolute(given))
 
 
 def _import(given: Namespace) -> BundleOrder:

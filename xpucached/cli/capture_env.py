@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -108,4 +109,4 @@ def _store(store: str | None, environ: Mapping[str, str], here: Path) -> Path | 
     if store == "default":
         return None
     chosen = store or environ.get(STORE)
-    return here / Path(chosen).expanduser() if chosen else None
+    return here / os.path.expanduser(chosen) if chosen else None  # noqa: PTH111 - it raises nothing

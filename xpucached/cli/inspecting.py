@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xpucached import sockets
-from xpucached.cli import terminal
+from xpucached.cli import option_values, terminal
 from xpucached.errors import RequestError, RunFailed
 from xpucached.inspection import devices
 from xpucached.inspection.report import Inspector
@@ -26,7 +25,7 @@ def run(options: Namespace) -> int:
     """Look through it, and print what was found; gives the exit status."""
     if not options.target:
         raise RequestError("inspect: no name is empty", hint="name a file, a wheel, a folder or a model")
-    path = Path(os.path.normpath(Path(options.target).expanduser().absolute()))
+    path = option_values.absolute(options.target)
     paths, found, known = [path], devices.asked(options.device or ()), None
     if not os.path.lexists(path) or _somebody_listens(options):
         from xpucached.cli import inspecting_models  # noqa: PLC0415 - a quarter of the start; most files need no daemon

@@ -81,7 +81,12 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("expected a path")
     # Not resolved: a store is known by the name that programs use for it.
-    return Path(os.path.normpath(Path(text).expanduser().absolute()))
+    return absolute(text)
+
+
+def absolute(text: str) -> Path:
+    """Return a path from here or from a home; ``~nobody`` of no user is a name like any other, as shells take it."""
+    return Path(os.path.abspath(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - not resolved; it raises nothing
 
 
 _REF: Final = re.compile(r"[0-9a-f]{1,12}")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from xpucached import quantities
-from xpucached.cli import arguments, command_parser, habits, option_values
+from xpucached.cli import arguments, capture_env, command_parser, habits, option_values
 from xpucached.errors import RequestError
 from xpucached.options import OptionParser, mistyped
 from xpucached.render import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PYTHON_S: Final = re.compile(r"\barguments?\b|required|invalid|not allowed|ambiguous|could match|choose from|explicit")
 """Words of Python's reader of command lines."""
@@ -133,3 +134,15 @@ def test_sizes_are_read_as_they_are_written() -> None:
     for count in (0, 1023, 1024, 100 << 10, 1 << 20, 3 << 30, 5 << 40):
         assert quantities.size(text.size(count)) == count
         assert option_values.bound(f"<={text.size(count).replace(' ', '')}") == (None, count)
+
+
+def test_the_home_of_nobody_is_a_name_like_any_other(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert option_values.path("~/a/../b") == home / "b"
+        assert option_values.path("~no-such-user/x") == tmp_path / "~no-such-user" / "x"
+        assert capture_env._store("~no-such-user/x", {}, tmp_path) == tmp_path / "~no-such-user" / "x"
+    finally:
+        monkeypatch.undo()
