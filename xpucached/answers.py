@@ -28,9 +28,9 @@ _FORMS: Final = frozenset({"all", "check", "lines", "part", "remarks", "settings
 above variables; what belongs below settings; settings as data; what belongs below a model.
 """
 
-_LONG_NUMBER: Final = 8
+_WIDTH_DIGITS: Final = 7
 
-_LONGEST_NUMBER: Final = 20
+_SETTING_DIGITS: Final = 20
 """Digits of a setting that is a number: whoever answers with more does not have it from a configuration."""
 
 
@@ -82,7 +82,7 @@ def written(request: type[Request[object]], value: object, look: str, now: datet
         return None
     how, _, columns = (part.strip() for part in look.partition(","))
     words = how.split()
-    width = int(columns) if columns.isdecimal() and len(columns) < _LONG_NUMBER else None
+    width = int(columns) if columns.isdecimal() and len(columns) <= _WIDTH_DIGITS else None
     style = TextStyle(now, width, "colour" in words)
     form = next((word for word in words if word in _FORMS), None)
     if "names" in words and form is None and found.names is not None:
@@ -127,7 +127,7 @@ def typed(values: Mapping[str, str]) -> dict[str, Json]:
 
 def _value(value: str) -> Json:
     """Return a value as the configuration would have it: what is no text is none."""
-    if value.isdecimal() and (value == "0" or value[0] != "0") and len(value) <= _LONGEST_NUMBER:
+    if value.isdecimal() and (value == "0" or value[0] != "0") and len(value) <= _SETTING_DIGITS:
         return int(value)
     return {"true": True, "false": False, UNLIMITED: None, "none": None}.get(value, value)
 

@@ -1020,6 +1020,19 @@ def test_the_short_way_tells_the_host_s_daemon_what_a_hook_has_to_say(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("line", ["config show --json", "version --json", "env --json", "stores --json"])
+@pytest.mark.parametrize("said", ["\x1b[2J", "\u202e", "\x7f"])
+def test_the_short_way_prints_no_json_that_a_terminal_would_obey(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    monkeypatch.setenv("XPUCACHED_SOCKET", "/s")
+    monkeypatch.setattr(
+        quick, "_said", lambda *_: f"SYCL_CACHE_TRACE={said}" if line.startswith("env") else f"{{{said}}}"
+    )
+    assert quick.answer(line.split()) is None
+    assert capsys.readouterr().out == ""
+
+
 def test_the_short_way_leaves_refusals_and_many_pages(own: Running, capsys: pytest.CaptureFixture[str]) -> None:
     own.service.known = [make_entry(number) for number in range(201)]
     assert quick.answer(["ls"]) is None

@@ -245,9 +245,9 @@ class Command:
         """Return what stands on the wire.  Raises `LookupError` if that is not all."""
         text = self._ask(self.target, "Accept: application/json\r\n", b"application/json")
         more = self.verb == "ls" and not self.is_part and not text.endswith(',"next":null}}')
-        if more or not (text.isascii() and text.isprintable()):
+        if more:
             raise LookupError
-        return f"{self.matching(text)}\n"
+        return f"{self.matching(_bare(text))}\n"
 
     def matching(self, text: str) -> str:
         """Return an answer as it is where none matches filters.  Raises `LookupError` if their names may be none."""
@@ -316,19 +316,25 @@ def _written(wanted: Command) -> tuple[str, int]:
 
 def _json(wanted: Command) -> str:
     """Return what --json prints: what stands on the wire, or what the client makes of it."""
-    if wanted.verb == "config":
-        return f"{_WIRE}{wanted.text('typed').rstrip()}}}\n"
     if "--check" in wanted.given:
         raise LookupError
+    if wanted.verb == "config":
+        return f"{_WIRE}{_bare(wanted.text('typed').rstrip())}}}\n"
     if wanted.verb not in {"env", "version"}:
         return wanted.json()
     hello = wanted.verb == "version"
     values = {"client": __version__, "daemon": wanted.text("names").rstrip("\n")} if hello else _found(wanted)
-    texts = "".join(map("".join, values.items()))
-    if not (texts.isascii() and texts.isprintable()) or '"' in texts or "\\" in texts:
+    if any(sign in text for pair in values.items() for text in pair for sign in '"\\'):
         raise LookupError  # only the whole program knows how it is written
     written = ",".join(f'"{name}":"{text}"' for name, text in sorted(values.items()))
-    return f"{_WIRE}{{{written}}}}}\n"
+    return _bare(f"{_WIRE}{{{written}}}}}") + "\n"
+
+
+def _bare(text: str) -> str:
+    """Return a line of JSON.  Raises `LookupError` if anything in it may not reach a terminal as it is."""
+    if not (text.isascii() and text.isprintable()):
+        raise LookupError
+    return text
 
 
 def _found(wanted: Command) -> dict[str, str]:
