@@ -8,11 +8,12 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import pytest
 
 from tests.support.users import unused
+from xpucached import shortage
 from xpucached.kinds import fs, statx
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def test_an_error_is_of_us_of_this_moment_or_of_the_disk(
     number: int, *, ours: bool, passing: bool, refused: bool
 ) -> None:
     error = OSError(number, "said")
-    assert (fs.ours(error), fs.passing(error), fs.refused(error)) == (ours, passing, refused)
+    assert (shortage.is_ours(error), fs.passing(error), fs.refused(error)) == (ours, passing, refused)
 
 
 # -- directories ------------------------------------------------------------------------------------------------------
@@ -431,3 +432,27 @@ def test_what_cannot_be_made_whole_is_not_there(place: Path, here: int, monkeypa
     fs.make(here, "other", b"content")
     assert [path.name for path in place.iterdir()] == ["other"]
     assert stat.S_IMODE((place / "other").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "a disk that fails"), MemoryError()])
+def test_what_cannot_be_asked_of_what_was_opened_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"x")
+    root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        device, before = os.fstat(root).st_dev, set(os.listdir("/proc/self/fd"))
+
+        def fail(_descriptor: int) -> NoReturn:
+            raise error
+
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "fstat", fail)
+            with pytest.raises(type(error)):
+                fs.enter(root, "folder", device, os.getuid())
+            with pytest.raises(type(error)), fs.regular_file(root, "file"):
+                pass
+        assert set(os.listdir("/proc/self/fd")) == before
+    finally:
+        os.close(root)

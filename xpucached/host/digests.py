@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
 from typing import Final
+
+from xpucached import shortage
 
 _LARGEST: Final = 512 << 20
 """Bytes of a file that is read; of a larger one only size and times are compared."""
@@ -27,14 +28,9 @@ class Enough(Unread):
     """A file is not read now, because enough was read already."""
 
 
-def no_room(error: OSError) -> bool:
-    """Return whether an error says nothing of what it met, but that this process can open nothing just now."""
-    return error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-
-
 def told_of_file(error: OSError) -> None:
     """Raise what says nothing of a file, but that this process can open none just now."""
-    if no_room(error):
+    if shortage.is_ours(error):
         raise error
 
 

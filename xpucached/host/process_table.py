@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import shortage
 from xpucached.domain.activity import Program
 from xpucached.domain.host import Process
 from xpucached.host import process_times, process_units
-from xpucached.host.digests import no_room, told_of_file
+from xpucached.host.digests import told_of_file
 from xpucached.host.roots import HERE
 from xpucached.processes import environ
 from xpucached.processes.driver_probe import PROBE
@@ -94,7 +95,7 @@ def processes(uid: int, libraries: tuple[str, ...] = (), places: HostRoots = HER
         try:
             one = _look(pid, uid, libraries, places, ours, share) if pid != ours else None
         except OSError as error:
-            one, short = None, short or no_room(error)
+            one, short = None, short or shortage.is_ours(error)
         except (ValueError, IndexError):
             one = None
         if one is not None:

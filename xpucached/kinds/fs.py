@@ -13,16 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from xpucached import shortage
 from xpucached.kinds import statx
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET: Final = os.O_NOATIME
 """Reading must not look like use.  The kernel grants it to a file's owner only; we do without where it refuses."""
-
-
-def ours(error: OSError) -> bool:
-    """Return whether an error says that this process has no more room, and so nothing about the file it met."""
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 _LASTING: Final = frozenset(
@@ -48,7 +44,7 @@ _REFUSING: Final = frozenset(
 
 def refused(error: OSError) -> bool:
     """Return whether an error is a trouble of the disk, and not of what somebody forged there."""
-    return ours(error) or error.errno in _REFUSING
+    return shortage.is_ours(error) or error.errno in _REFUSING
 
 
 # -- opening without following -----------------------------------------------------------------------------------------
@@ -161,15 +157,21 @@ def enter(parent: int, name: str, device: int, owner: int) -> tuple[int, os.stat
     if name in {"", ".", ".."} or "/" in name:
         raise OSError(errno.EINVAL, "it is no name of a directory", name)
     descriptor = _open(name, os.O_RDONLY | os.O_DIRECTORY, parent)
+    try:
+        return descriptor, _of_store(descriptor, name, device, owner)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _of_store(descriptor: int, name: str, device: int, owner: int) -> os.stat_result:
     status = os.fstat(descriptor)
     # A directory bound from elsewhere on this file system has the same number: only the kernel can tell.
     if status.st_dev != device or (not _has_openat2() and statx.mounted(descriptor)):
-        os.close(descriptor)
         raise OSError(errno.EXDEV, "another file system is mounted here", name)
     if status.st_uid != owner and status.st_uid != os.geteuid():
-        os.close(descriptor)
         raise OSError(errno.EXDEV, "it belongs to somebody else", name)
-    return descriptor, status
+    return status
 
 
 @contextlib.contextmanager
@@ -230,6 +232,13 @@ def _stepwise(path: str, flags: int) -> int:
         os.close(here)
 
 
+def _regular(status: os.stat_result, name: str) -> os.stat_result:
+    # Opening a pipe or a device has effects of its own, so it is not even tried.
+    if not stat.S_ISREG(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "not a regular file", name)
+    return status
+
+
 class regular_file:  # noqa: N801 - it is called as a function
     """Open a regular file for reading.  Raises OSError; `IsADirectoryError` for whatever is no regular file.
 
@@ -244,16 +253,13 @@ class regular_file:  # noqa: N801 - it is called as a function
 
     def __enter__(self) -> tuple[int, os.stat_result]:
         """Return its descriptor, and what it is."""
-        before = self._before or os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
-        if not stat.S_ISREG(before.st_mode):
-            # Opening a pipe or a device has effects of its own, so it is not even tried.
-            raise IsADirectoryError(errno.EISDIR, "not a regular file", self._name)
+        _regular(self._before or os.stat(self._name, dir_fd=self._directory, follow_symlinks=False), self._name)
         self._descriptor = _open(self._name, os.O_RDONLY, self._directory)
-        status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        try:
+            return self._descriptor, _regular(os.fstat(self._descriptor), self._name)
+        except BaseException:
             os.close(self._descriptor)
-            raise IsADirectoryError(errno.EISDIR, "not a regular file", self._name)
-        return self._descriptor, status
+            raise
 
     def __exit__(self, *_: object) -> None:
         """Close it."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import selectors
 import socket
 import time
 from typing import TYPE_CHECKING, Final
 
+from xpucached import shortage
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What we lack, whosesoever the fault is."""
 
 REST: Final = 1.0
 """Seconds for which nobody is let in, once there is no room."""
@@ -42,7 +40,7 @@ class Acceptor:
         except BlockingIOError:
             return
         except OSError as error:
-            if error.errno not in OURS:
+            if not shortage.is_ours(error):
                 return
         else:
             if not self._full():

@@ -25,9 +25,9 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from xpucached import logs, messages, sockets
+from xpucached import logs, messages, shortage, sockets
 from xpucached.watchd import ownership
-from xpucached.watchd.acceptor import OURS, REST, Acceptor
+from xpucached.watchd.acceptor import REST, Acceptor
 from xpucached.watchd.clients import WatchClient, WatchClients
 from xpucached.watchd.holder_threads import HolderThreads, WatchRequest
 from xpucached.watchd.kernel import CLOSE_NOWRITE, CLOSE_WRITE, DELETE, MOVED_FROM, MOVED_TO, ONDIR, OVERFLOW, Group
@@ -324,7 +324,7 @@ class WatchServer:
             try:
                 came = group.read()
             except OSError as error:
-                if error.errno in OURS:
+                if shortage.is_ours(error):
                     self._lose(group, error.strerror or str(error))
                 else:
                     # One file could not be opened for us.  Anybody can have such files, so it is a loss to nobody else.

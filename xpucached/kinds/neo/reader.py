@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached import shortage
 from xpucached.binaries import formats, zebin
 from xpucached.domain.defects import Effect
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Store, program_digest
@@ -52,7 +53,7 @@ def read_entry(
     except FileNotFoundError:
         raise
     except OSError as error:
-        if fs.ours(error):
+        if shortage.is_ours(error):
             raise
         if fs.passing(error):
             return _unread_now(entry, error)

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 
+from xpucached import shortage
 from xpucached.domain.defects import Defect, Effect
 from xpucached.kinds import fs
 from xpucached.kinds.sycl import defects
@@ -53,7 +54,7 @@ def refused(error: OSError, what: str) -> Defect:
     """Name why a file could not be read.  One that has vanished means that the leaf changed."""
     if isinstance(error, FileNotFoundError):
         raise Changed from error
-    if fs.ours(error):
+    if shortage.is_ours(error):
         # Else a busy daemon would find good entries unreadable, and evict them.
         raise error
     if fs.passing(error) or error.errno == errno.EXDEV:
