@@ -767,6 +767,48 @@ def test_a_file_beside_the_target_of_a_link_is_the_one_that_the_program_reads(tm
     assert [one.rpartition("/")[2] for one in changes(needs, of.directory)] == ["weights.bin was modified"]
 
 
+@pytest.mark.parametrize(
+    ("command", "directory", "told"),
+    [
+        ((sys.executable, "{place}/now/app.py"), "", "now/app.py leads to {place}/v2/app.py now"),
+        ((sys.executable, "app.py"), "now", "app.py leads to {place}/v2/app.py now"),
+        (("sh", "now/run.sh"), "", "now/run.sh leads to {place}/v2/run.sh now"),
+        (("./now/tool",), "", "now/tool leads to {place}/v2/tool now"),
+        (("./tool",), "", "tool leads to {place}/v2/tool now"),
+        (("true",), "", "now leads to {place}/v2 now"),
+    ],
+)
+def test_another_release_to_which_a_link_leads_is_a_change_though_what_is_started_is_the_same_file(
+    tmp_path: Path, command: tuple[str, ...], directory: str, told: str
+) -> None:
+    for release in ("v1", "v2"):
+        place = tmp_path / release
+        place.mkdir()
+        for name in ("helper.py", "libops.so"):
+            (place / name).write_text(release)
+    for name, text in (("app.py", "import helper\n"), ("run.sh", f"{sys.executable} app.py\n"), ("tool", "ELF")):
+        (tmp_path / "v1" / name).write_text(text)
+        # As releases are made that share what they have in common.
+        os.link(tmp_path / "v1" / name, tmp_path / "v2" / name)
+    links = (tmp_path / "now", "v{}"), (tmp_path / "tool", "v{}/tool")
+    for link, target in links:
+        link.symlink_to(target.format(1))
+    variables = {"LD_LIBRARY_PATH": f"{tmp_path}/now"} if command == ("true",) else {}
+    words = [word.format(place=tmp_path) for word in command]
+    of = workload(tmp_path / directory, *words, **variables)
+    needs = proven(of, tmp_path / "v1/libops.so")
+    # What comes and goes where a link leads is no other place.
+    (tmp_path / "v1/fresh").touch()
+    assert changes(needs, of.directory) == ()
+    before = proofs.named(of, {})
+    for link, target in links:
+        link.unlink()
+        link.symlink_to(target.format(2))
+    assert changes(needs, of.directory) == (told.format(place=tmp_path),)
+    meanwhile = proofs.needed(of, before, [], (), (), ())
+    assert any("changed while the run" in one for one in changes(meanwhile, of.directory))
+
+
 def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:
     of, _ = of_place(place)
     big, small, cached = place / "big", place / "small", place / "cache" / "kernel.so"

@@ -14,6 +14,7 @@ class Role(StrEnum):
     SCRIPT = "script"
     MODULE = "module"  #: a Python module that is part of no installed package
     LIBRARY = "library"  #: mapped as code
+    LINK = "link"  #: a directory of libraries that is come to by a link
     PACKAGES = "packages"  #: a directory with installed packages
     PACKAGE = "package"  #: the record of an installed Python package
     ARGUMENT = "argument"  #: named in the arguments, or below a directory that is
@@ -36,6 +37,6 @@ class Dependency(Struct, frozen=True):
     modified: int  #: nanoseconds since 1970
     changed: int  #: the same, of its inode
     inode: int
-    digest: str = ""  #: of its content, or of a directory's names; empty: not read
-    version: str = ""  #: of a package: its name and version
+    digest: str = ""  #: of its content, of a directory's names, or of where a link leads; empty: not read
+    version: str = ""  #: of a package: its name and version; of what is started, and a link: where it leads
     unsettled: bool = False  #: it changed while the run went on

@@ -96,6 +96,11 @@ class Needs:
         words = [*workload.command]
         if exercise.loader is not Loader.COMMAND:
             words = [exercise.python]
+        for place in self._variables.get("LD_LIBRARY_PATH", "").split(":", _MOST_ROOTS)[:_MOST_ROOTS]:
+            path = _plain(os.path.join(self._directory, place))
+            # Libraries are noted by where they lie, and programs come to them by this.
+            if place and os.path.realpath(path) != path:
+                self.add(path, Role.LINK)
         program = self._which(words[0]) if words else None
         if program is not None:
             self._program(program, 0)

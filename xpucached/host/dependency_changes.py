@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host.dependencies import MOST, packages, site_of
 from xpucached.host.digests import Enough, Reader, Unread, names
-from xpucached.host.proofs import FOLDERS, alike, holds_something, names_digest
+from xpucached.host.proofs import FOLDERS, LED, alike, holds_something, led_to, names_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,6 +90,10 @@ class _Look:
             return old
         except (OSError, ValueError) as error:
             self.said.append(f"{name} cannot be looked at ({_words(error)}): whether it changed is unknown")
+            return old
+        if old.role in LED and old.version and led_to(old.path) != old.version:
+            # It may be the same file still: what lies beside it is another one's.
+            self.said.append(f"{name} leads to {os.path.realpath(old.path)} now")
             return old
         size = 0 if old.role in FOLDERS else found.st_size
         if (size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino) == (

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host.dependencies import MOST, Needs, packages, site_of
 from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary, told_of_file
+from xpucached.printing import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -29,7 +30,11 @@ _SET: Final = 1_000_000_000
 _MOST_LOOKED: Final = 100_000
 """Names of one compiler's cache that are looked at for a file."""
 
-FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES})
+FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES, Role.LINK})
+LED: Final = frozenset({Role.PROGRAM, Role.SCRIPT, Role.LINK})
+"""What lies beside or in these is loaded from where they lie themselves, whatever link leads there."""
+
+_NAMES: Final = frozenset({Role.PACKAGES, Role.LINK})
 _ORDER: Final = {role: number for number, role in enumerate(Role)}
 
 
@@ -177,7 +182,7 @@ def _as_named(
         if not old.role.is_code and (_below(old.path, ours) or not (first is None or alike(first.get(old.path), old))):
             continue
         now = _look(old.path, old.role)
-        if now is not None and (now == old or (old.role is Role.PACKAGES and now.digest and now.digest == old.digest)):
+        if now is not None and (now == old or (old.role in _NAMES and now.digest and now.digest == old.digest)):
             found[old.path] = now
         elif (same := _unchanged(then.read.get(old.path, known.get(old.path)), now, reader)) is not None:
             found[old.path] = same
@@ -253,17 +258,27 @@ def _look(path: str, role: Role) -> Dependency | None:
         return None
     # A directory's size and times say less than its names.
     size, version = (0, "") if folder else (found.st_size, _version(path) if role is Role.PACKAGE else "")
+    if role in LED:
+        version = led_to(path)
     return Dependency(role, path, size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, digest, version)
 
 
 def names_digest(path: str, role: Role) -> str:
     """Return the digest of a directory's names; empty for one with too many: nobody knows whether those change."""
+    if role is Role.LINK:
+        return digest_names([(led_to(path), True)])
     found = names(path, MOST)
     if found is None:
         return ""
     if role is Role.PACKAGES:
         found = [(words, False) for words in sorted(packages(found))]
     return digest_names(found)
+
+
+def led_to(path: str) -> str:
+    """Return where a file or a directory lies that is come to by a link; empty if it is not, or no Unicode."""
+    real = os.path.realpath(path)
+    return real if real != path and encodable(real) == real else ""
 
 
 def _version(path: str) -> str:
