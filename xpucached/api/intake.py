@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from typing import TYPE_CHECKING, Final, cast, get_args
 from urllib.parse import parse_qsl
 
@@ -12,7 +13,7 @@ from xpucached import codec, messages
 from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from xpucached.api.endpoints import Endpoint, Request
 
@@ -82,7 +83,8 @@ def _texts(query: str) -> dict[str, messages.Json]:
     return texts
 
 
-def _types(kind: object) -> Mapping[str, object]:
+@functools.cache
+def _types(kind: Hashable) -> Mapping[str, object]:
     """Return the fields of a type and the types of these, without ``None``; none if it has no fields."""
     if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
         return {}

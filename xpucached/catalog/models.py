@@ -66,9 +66,13 @@ def find_model(connection: sa.Connection, name: ModelName) -> Model:
     return _value(row)
 
 
+# Made once, as it is asked for every `status`.
+_ALL: Final = sa.select(MODELS).order_by(MODELS.c.name)
+
+
 def all_models(connection: sa.Connection) -> tuple[Model, ...]:
     """Return all models by name."""
-    return tuple(_value(row) for row in connection.execute(sa.select(MODELS).order_by(MODELS.c.name)))
+    return tuple(_value(row) for row in connection.execute(_ALL))
 
 
 def models_by_name(connection: sa.Connection) -> Mapping[ModelName, Model]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
@@ -43,9 +43,13 @@ def record_shifts(
     return tuple(news), over
 
 
+# Made once, as it is asked for every `status`.
+_UNSEEN: Final = sa.select(SHIFTS).where(_C.seen.is_(None)).order_by(_C.id)
+
+
 def unseen_shifts(connection: sa.Connection) -> tuple[Shift, ...]:
     """Return what nobody has seen yet, oldest first."""
-    return tuple(_values(connection, _C.seen.is_(None)))
+    return tuple(_read(connection, _UNSEEN))
 
 
 def see_shifts(connection: sa.Connection, models: Sequence[ModelName], now: datetime) -> tuple[Shift, ...]:
@@ -61,7 +65,10 @@ def _key(one: Shift) -> tuple[str, str, int]:
 
 
 def _values(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Shift]:
-    rows = connection.execute(sa.select(SHIFTS).where(condition).order_by(_C.id))
+    return _read(connection, sa.select(SHIFTS).where(condition).order_by(_C.id))
+
+
+def _read(connection: sa.Connection, asked: sa.Select[tuple[object, ...]]) -> list[Shift]:
     return [
         Shift(
             row.id,
@@ -74,5 +81,5 @@ def _values(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> lis
             tuple(row.changed),
             row.seen,
         )
-        for row in rows
+        for row in connection.execute(asked)
     ]

@@ -128,13 +128,17 @@ def _known_since(connection: sa.Connection) -> dict[Lineage, datetime]:
     return since
 
 
+# Made once, as it is asked for every `status`.
+_NEWEST: Final = sa.select(CHANGES).order_by(CHANGES.c.id.desc()).limit(sa.bindparam("most"))
+
+
 def driver_changes(connection: sa.Connection, limit: int = 20) -> tuple[DriverChange, ...]:
     """Return the newest changes, newest first."""
     return tuple(
         DriverChange(
             row.at, row.stamp, _side(connection, row.id, appeared=True), _side(connection, row.id, appeared=False)
         )
-        for row in connection.execute(sa.select(CHANGES).order_by(CHANGES.c.id.desc()).limit(limit)).all()
+        for row in connection.execute(_NEWEST, {"most": limit}).all()
     )
 
 
