@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from msgspec.structs import replace
 
 from tests.support import api_stub, catalogs
 from tests.unit.catalog.test_catalog import NEW, NOW, OLD, STORE, architecture, entry, host, model, scan
 from xpucached.catalog import Catalog, days, usage
 from xpucached.catalog.builds import record_build
+from xpucached.catalog.history_tables import WARMTH
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.catalog.scans import record_scan
@@ -150,6 +152,15 @@ def test_only_what_changes_is_a_change_of_warmth(catalog: Catalog, monkeypatch: 
         catalog.write(days.note_warmth, (replace(other, warmth=state),), NOW)
     assert len(catalog.read(days.warmth_changes, None, ModelName("other"))) == days.KEPT_CHANGES
     assert len(catalog.read(days.warmth_changes, None, net.name)) == 1
+
+
+def test_of_all_models_together_a_million_changes_are_kept(catalog: Catalog) -> None:
+    net = api_stub.make_model()
+    rows = [{"id": number, "at": NOW, "model": f"m{number}", "now": "cold", "why": ""} for number in (1, 2, 1_000_000)]
+    catalog.write(lambda connection: connection.execute(sa.insert(WARMTH), rows))
+    (change,) = catalog.write(days.note_warmth, (net,), NOW)
+    assert change.id == 1_000_001
+    assert [one.model for one in catalog.read(days.warmth_changes)] == ["m2", "m1000000", net.name]
 
 
 def test_who_uses_which_bytes(catalog: Catalog) -> None:

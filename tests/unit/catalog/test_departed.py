@@ -170,6 +170,10 @@ def test_so_many_are_remembered_and_no_more_the_youngest(
     monkeypatch.setattr(departed, "_MOST", 10)
     assert left() == {leaf for leaf, _ in rows[:9]}
 
+    # None is older than thirty days.
+    rows = [(f"{number}/", now - number * 86_400_000_000) for number in (1, 29, 31, 60)]
+    assert left() == {"1/", "29/"}
+
 
 def test_what_is_made_anew_in_the_same_place_is_not_what_went(index: Catalog, sycl_store: SyclStore) -> None:
     made = sycl_store.add("_ZTS1k", size=300)

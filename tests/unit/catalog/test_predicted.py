@@ -251,3 +251,26 @@ def test_two_that_need_it_inherit_it_and_who_has_it_does_not(place: Place) -> No
     assert kept == {"a": ("net", "second", "third"), "a2": ("net", "second", "third")}
     rows = place.catalog.read(lambda connection: connection.scalars(sa.select(INHERITED.c.model)).all())
     assert sorted(rows) == ["net", "second"]
+
+
+def test_what_was_inherited_is_handed_on_to_the_next_compiler(place: Place) -> None:
+    place.warmed("a", told=("a",))
+    other = replace(NET, name=ModelName("other"))
+    place.catalog.write(add_model, other)
+    place.look("a", "b")
+    run = place.catalog.write(begin_run, other, WarmReason.NEVER, place.host.signature, NOW)
+    used = Attribution(frozenset({EntryId(STORE, EntryKey("b"))}), frozenset())
+    place.catalog.write(finish_run, run.id, Outcome.WARMED, (), used, (OLD,), "", "", NOW)
+    for key in ("b", "a2"):
+        recipe = RecordedRecipe(EntryKey(key), NEW if key == "a2" else OLD, f"of {key}", {}, {})
+        for _ in range(2):
+            place.recipes.keep(KIND, [recipe], NOW)
+    place.survey(NEW)
+    place.look("a", "b", "a2", "b2")
+    assert place.predict() == ["a", "b"]
+    place.survey(replace(OLD, facts=(("compiler", "c"),)))
+    place.look("a", "b", "a2", "b2", "a22")
+    told = [(one, EntryKey("a22")) for one in place.catalog.read(predicted.unpredicted, PROVEN, 10)]
+    place.catalog.write(predicted.note, [one for one in told if one[0].entry.key == "a2"])
+    kept = {one.entry.id.key: one.models for one in place.catalog.read(all_entries)}
+    assert kept == {"a": ("net",), "b": ("other",), "a2": ("net",), "b2": ("other",), "a22": ("net",)}

@@ -253,6 +253,11 @@ def test_a_refusal_names_what_is_wrong(served: Running, target: str, status: int
     assert needle in error_of(body)[1]
 
 
+def test_of_a_long_path_a_refusal_names_the_beginning(served: Running) -> None:
+    _, body = ask(served, get("/" + 300 * "x"))
+    assert error_of(body)[1] == "there is nothing at /" + 199 * "x"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "needle"),
     [
