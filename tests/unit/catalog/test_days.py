@@ -17,6 +17,7 @@ from tests.support import api_stub, catalogs
 from tests.unit.catalog.test_catalog import NEW, NOW, OLD, STORE, architecture, entry, host, model, scan
 from xpucached.catalog import Catalog, days, usage
 from xpucached.catalog.builds import record_build
+from xpucached.catalog.entries import all_entries
 from xpucached.catalog.history_tables import WARMTH
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
@@ -104,6 +105,7 @@ def test_loads_avoid_what_compiling_took_or_by_its_size_may_take(catalog: Catalo
 
     catalog.write(days.note_loads, loads, 0.001, NOW)
 
+    assert {(one.hits, one.program) for one in catalog.read(all_entries)} == {(3, "app")}
     day = today(catalog)
     assert (day["loads"], day["avoided_seconds"], day["estimated_seconds"]) == (6, 33.0, 3.0)
     saved = catalog.read(usage.saved, NOW)
@@ -119,6 +121,7 @@ def test_days_are_kept_for_two_years(catalog: Catalog) -> None:
     assert len(kept) == days.KEPT_DAYS
     assert kept[-1].day == days.day_of(NOW + timedelta(days=days.KEPT_DAYS + 2))
     assert catalog.read(days.days_between, kept[3].day, kept[5].day) == kept[3:6]
+    assert catalog.read(days.days_back, NOW + timedelta(days=days.KEPT_DAYS + 2), 3) == kept[-3:]
     # What is counted since the beginning never falls: to Prometheus that would be a new beginning.
     everything = catalog.read(days.since_the_beginning)
     assert everything[1:] == kept
@@ -133,7 +136,7 @@ def test_only_what_changes_is_a_change_of_warmth(catalog: Catalog, monkeypatch: 
     # What is being warmed stands as it did.
     assert catalog.write(days.note_warmth, (replace(other, warmth=Warmth.WARMING),), NOW) == ()
     later = NOW + timedelta(minutes=3)
-    catalog.write(days.note_warmth, (net, replace(other, warmth=Warmth.WARM, why="proven\udcff")), later)
+    catalog.write(days.note_warmth, (net, replace(other, warmth=Warmth.WARM, why="proven\udcff" + 500 * "x")), later)
 
     found = catalog.read(days.warmth_changes)
     assert [(one.model, one.before, one.now) for one in found] == [
@@ -141,7 +144,7 @@ def test_only_what_changes_is_a_change_of_warmth(catalog: Catalog, monkeypatch: 
         ("other", None, Warmth.COLD),
         ("other", Warmth.COLD, Warmth.WARM),
     ]
-    assert found[-1].why == "proven\\udcff"
+    assert found[-1].why == "proven\\udcff" + 488 * "x"
     assert catalog.read(days.warmth_changes, later) == found[-1:]
     assert catalog.read(days.warmth_changes, None, ModelName("other"), 1) == found[-1:]
     assert catalog.read(days.standing_since) == {net.name: NOW, "other": later}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 
 from tests.kinds.test_sycl_damage import look
 from tests.support import catalogs
@@ -17,6 +18,7 @@ from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.stores import all_stores, forget_store
+from xpucached.catalog.tables import DEPARTED
 from xpucached.domain.defects import CHANGED, Defect, RepairAction
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import Architecture, ModelName
@@ -27,7 +29,7 @@ from xpucached.kinds import sycl
 from xpucached.planning.repair import plan_mending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.builders import SyclStore
@@ -144,11 +146,17 @@ def test_a_store_that_is_away_for_a_while_loses_nothing_that_only_the_catalog_kn
     assert one.first_seen == before[ids["_ZTS1a"]].first_seen
     assert one.last_used_by == before[ids["_ZTS1a"]].last_used_by
     assert after[ids["_ZTS1b"]].entry.defect == CHANGED
+    # What is there again is no longer remembered as what has gone.
+    assert index.read(lambda connection: connection.scalars(sa.select(DEPARTED.c.leaf)).all()) == []
     assert used.bin.exists()
 
 
+@pytest.mark.parametrize(
+    "leave",
+    [lambda connection: departed.leave(connection, 1, []), lambda connection: departed.leave_rows(connection, [0])],
+)
 def test_so_many_are_remembered_and_no_more_the_youngest(
-    index: Catalog, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+    index: Catalog, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, leave: Callable[[sa.Connection], None]
 ) -> None:
     sycl_store.add("_ZTS1k", size=300)
     see(index, sycl_store.root)
@@ -163,9 +171,11 @@ def test_so_many_are_remembered_and_no_more_the_youngest(
                 " VALUES ('sycl', '/', ?, 's', 't', 0, ?, '[]', '[]')",
                 rows,
             )
-            departed.leave(connection, 1, [])
+            leave(connection)
             return {leaf for (leaf,) in connection.exec_driver_sql("SELECT leaf FROM departed")}
 
+    assert left() == {leaf for leaf, _ in rows}
+    monkeypatch.setattr(departed, "_MOST", 12)
     assert left() == {leaf for leaf, _ in rows}
     monkeypatch.setattr(departed, "_MOST", 10)
     assert left() == {leaf for leaf, _ in rows[:9]}
