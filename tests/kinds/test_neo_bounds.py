@@ -238,3 +238,10 @@ def test_the_driver_s_number_goes_up_and_down_and_not_below_zero(tmp_path: Path)
         with path.open("r+b") as file:
             counting.add(file.fileno(), size)
         assert totals.total(path.read_bytes()) == total
+
+
+def test_options_of_any_length_are_read_in_one_go() -> None:
+    # To begin anew at each level would not end within the test's time limit.
+    options = "-ze-opt-level=O" * 100_000 + " "
+    assert level_zero.given(options, "") is None
+    assert level_zero.given("-a -ze-opt-level=O1-ze-opt-level=O2", "") == "-a -ze-opt-level=1-ze-opt-level=O2"

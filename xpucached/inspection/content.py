@@ -17,6 +17,11 @@ _BLOCKS: Final = 64
 class Unreadable(Exception):
     """A file cannot be read, or does not hold together; the text says why."""
 
+    def __init__(self, why: str, taken: int = 0) -> None:
+        """``taken`` are the bytes of memory that it took to see that."""
+        super().__init__(why)
+        self.taken = taken
+
 
 class Content(Protocol):
     """Some bytes that can be read from anywhere."""

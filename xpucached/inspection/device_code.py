@@ -50,6 +50,7 @@ class DeviceCode(Struct, frozen=True):
     programs: tuple[GpuProgram, ...] = ()
     kernels: tuple[bytes, ...] = ()  #: as far as the image itself names them
     wrong: str = ""  #: why nothing more is known of it
+    taken: int = 0  #: bytes of memory that it took to see that
 
 
 def read(content: Content, offset: int, size: int, *, target: str = "", named: bool = False) -> DeviceCode:
@@ -59,7 +60,7 @@ def read(content: Content, offset: int, size: int, *, target: str = "", named: b
         try:
             data = unpacking.unpacked(content.read(offset, size))
         except Unreadable as error:
-            return DeviceCode(CodeForm.COMPRESSED, size, wrong=str(error))
+            return DeviceCode(CodeForm.COMPRESSED, size, wrong=str(error), taken=error.taken)
         return judge(data, target=target, named=named)
     if head.startswith(formats.SPIRV) and named:
         return DeviceCode(_by_target(target, CodeForm.SPIRV), size)

@@ -105,7 +105,7 @@ def _beside(program: Path) -> Iterator[Path]:
 def _outer(found: Iterable[Path]) -> list[Path]:
     """Return those that are there, without what lies in another one."""
     there = {one.resolve(): one for one in reversed(list(found)) if _is_there(one)}
-    return [one for real, one in reversed(there.items()) if not any(other in real.parents for other in there)]
+    return [one for real, one in reversed(there.items()) if there.keys().isdisjoint(real.parents)]
 
 
 def _is_there(path: Path) -> bool:

@@ -108,7 +108,9 @@ class Inspector:
                 return None
             self._seen.add(identity)
         codes = _codes(content, found)
-        names = [one.kernels or code.kernels for one, code in zip(found, codes, strict=True)]
+        # One that stands there many times counts once: each may name many kernels.
+        unique = dict(zip(found, codes, strict=True))
+        names = [one.kernels or code.kernels for one, code in unique.items()]
         kernels = {kernel for each in names for kernel in each}
         wrong = Counter(one.wrong for one in codes if one.wrong)
         return InspectedFile(
@@ -116,7 +118,7 @@ class Inspector:
             len(found),
             len(kernels),
             tuple(sorted(Counter(str(one.form) for one in codes).items())),
-            tuple(self._outlook(device, found, codes, names) for device in self._devices),
+            tuple(self._outlook(device, unique, names) for device in self._devices),
             tuple(f"{count} images: {why}" for why, count in wrong.most_common(3)),
             None if self._used is None else len(kernels & self._used.keys()),
             self._share(kernels),
@@ -129,16 +131,15 @@ class Inspector:
     def _outlook(
         self,
         device: AskedDevice,
-        found: Sequence[FoundImage],
-        codes: Sequence[DeviceCode],
+        images: Mapping[FoundImage, DeviceCode],
         names: Sequence[tuple[bytes, ...]],
     ) -> Outlook:
         availabilities = [
             cpu_availability(code, one.target) if device.rules is None else gpu_availability(code, device.rules)
-            for one, code in zip(found, codes, strict=True)
+            for one, code in images.items()
         ]
         seen: dict[bytes, int] = {}
-        for availability, code, kernels in zip(availabilities, codes, names, strict=True):
+        for availability, code, kernels in zip(availabilities, images.values(), names, strict=True):
             refused = device.rules is not None and availability is Availability.ABSENT and code.form is CodeForm.NATIVE
             bit = _BITS[_REFUSED if refused else availability]
             for kernel in kernels:
@@ -146,7 +147,7 @@ class Inspector:
         counted = Counter(combined(one) for one in seen.values())
         size = sum(
             code.size
-            for availability, code, kernels in zip(availabilities, codes, names, strict=True)
+            for availability, code, kernels in zip(availabilities, images.values(), names, strict=True)
             if availability is Availability.COMPILED
             and any(combined(seen[kernel]) is Availability.COMPILED for kernel in kernels)
         )
@@ -181,6 +182,7 @@ def _codes(content: Content, found: Sequence[FoundImage]) -> list[DeviceCode]:
             continue
         code = read[key] = device_code.read(content, one.offset, one.size, target=one.target, named=bool(one.kernels))
         size, kernels, names = size + code.size, kernels + len(code.kernels), names + sum(map(len, code.kernels))
+        size += code.taken
         if size > _EXPANSION * content.size + _FEW:
             raise Unreadable("its images would be read over and over, or unpacked without end")
         if kernels > programs.MOST_KERNELS or names > programs.MOST_NAMES:

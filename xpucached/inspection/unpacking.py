@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import mmap
 from typing import TYPE_CHECKING, Final, Protocol
 
 from xpucached.inspection.content import Unreadable
@@ -36,7 +37,7 @@ def _unpacker() -> Callable[[bytes, int], bytes] | None:
             made = one.decompress(data, most)
             # Half an image would be judged as if it were all of it.
             if not one.eof:
-                raise Unreadable("a compressed image is cut short, or is too large")
+                raise Unreadable("a compressed image is cut short, or is too large", len(made))
             return made
 
         return unpack
@@ -45,7 +46,7 @@ def _unpacker() -> Callable[[bytes, int], bytes] | None:
     except OSError:
         return None
     whole, length = library["ZSTD_decompress"], library["ZSTD_getFrameContentSize"]
-    whole.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    whole.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
     whole.restype = ctypes.c_size_t
     length.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
     length.restype = ctypes.c_ulonglong
@@ -54,11 +55,16 @@ def _unpacker() -> Callable[[bytes, int], bytes] | None:
         size = length(data, len(data))
         if size >= _UNKNOWN or size > most:
             raise Unreadable("a compressed image does not say its size, or is too large")
-        made = ctypes.create_string_buffer(max(size, 1))
-        done = whole(made, size, data, len(data))
-        if done != size:
-            raise Unreadable("a compressed image is damaged")
-        return made.raw[:size]
+        # What it says may be forged: only what is written to is taken of this memory.
+        with mmap.mmap(-1, max(size, 1)) as made:
+            place = ctypes.c_char.from_buffer(made)
+            try:
+                done = whole(ctypes.byref(place), size, data, len(data))
+            finally:
+                del place
+            if done != size:
+                raise Unreadable("a compressed image is damaged", size)
+            return made[:size]
 
     return decompress
 
@@ -78,4 +84,5 @@ def unpacked(data: bytes, most: int = _LARGEST) -> bytes:
     except Unreadable:
         raise
     except Exception as error:
-        raise Unreadable(f"a compressed image is damaged: {error}") from error
+        # Four bytes of it may have become 128 KiB before that was seen.
+        raise Unreadable(f"a compressed image is damaged: {error}", min(most, len(data) << 15)) from error

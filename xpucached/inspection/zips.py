@@ -88,7 +88,8 @@ class ZipArchive:
 
     def beginning(self, member: Member, length: int = 64) -> bytes:
         """Return the first bytes of a member.  Raises `Unreadable`."""
-        return next(iter(self._stream(member, length)), b"")[:length]
+        # Of much that is packed first nothing may come.
+        return b"".join(self._stream(member, length))
 
     @contextmanager
     def unpack(self, member: Member) -> Iterator[Content]:

@@ -104,3 +104,17 @@ def test_what_a_command_starts_may_be_unknown(tmp_path: Path, command: str) -> N
     put(tmp_path / "script", b"#!/bin/sh\n")
     with pytest.raises(NotFound):
         environments.places([command] if command else [], tmp_path, {"PATH": ""})
+
+
+def test_thousands_of_places_are_compared_in_one_go(tmp_path: Path) -> None:
+    # Each with each would not be done within the test's time limit.
+    python = environment(tmp_path / "venv")
+    (tmp_path / "many").mkdir()
+    names = [str(number) for number in range(8000)]
+    for name in names:
+        (tmp_path / "many" / name).touch()
+    for first in range(0, len(names), 1000):
+        lines = "".join(f"../../../../many/{name}\n" for name in names[first : first + 1000])
+        (tmp_path / f"venv/lib/python3.11/site-packages/{first}.pth").write_text(lines)
+
+    assert len(found(tmp_path, str(python), "app.py")) == 1 + len(names)

@@ -253,3 +253,17 @@ def test_compressed_images_are_read_or_counted(tmp_path: Path, monkeypatch: pyte
     monkeypatch.undo()
     (tmp_path / "one.so").write_bytes(program(("spir64", unpacking.MAGIC + b"junk" * 9, ("a",))))
     assert inspect(tmp_path).files[0].forms == (("compressed", 1),)
+
+
+def test_a_member_is_known_by_its_beginning_whatever_is_packed_before_it(tmp_path: Path) -> None:
+    name, packer = b"a.so", zlib.compressobj(9, zlib.DEFLATED, -15)
+    # Blocks of which nothing comes stand first.
+    packed = b"\0\0\0\xff\xff" * 2000 + packer.compress(LIBRARY) + packer.flush()
+    facts = struct.pack("<3I2H", zlib.crc32(LIBRARY), len(packed), len(LIBRARY), len(name), 0)
+    head = b"PK\3\4" + struct.pack("<5H", 20, 0, 8, 0, 0) + facts + name + packed
+    row = b"PK\1\2" + struct.pack("<6H", 20, 20, 0, 8, 0, 0) + facts + struct.pack("<3H2I", 0, 0, 0, 0, 0) + name
+    path = tmp_path / "one.whl"
+    path.write_bytes(head + row + b"PK\5\6" + struct.pack("<4H2IH", 0, 0, 1, 1, len(row), len(head), 0))
+
+    assert zipfile.ZipFile(path).read("a.so") == LIBRARY
+    assert counts(inspect(path)) == [(0, 3, 0, 0)]

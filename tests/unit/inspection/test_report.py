@@ -155,3 +155,13 @@ def test_names_of_all_images_of_a_file_are_bounded_together(tmp_path: Path, monk
         assert (found.unread, found.files) == (True, ())
         assert "more kernels than any program" in str(found.notes)
         monkeypatch.undo()
+
+
+def test_kernels_of_one_image_that_stands_there_many_times_are_counted_once(tmp_path: Path) -> None:
+    # To go through its kernels for each of its rows would not end within the test's time limit.
+    image = spirv(*map(str, range(60_000)))
+    (tmp_path / "one.o").write_bytes(bundle(*[(b"sycl-spir64-x", 0, len(image))] * 60_000) + image)
+    (file,) = Inspector(devices.asked(["B580"])).inspect("x", [tmp_path]).files
+
+    assert (file.images, file.kernels, file.outlooks[0].compiled) == (60_000, 60_000, 60_000)
+    assert file.outlooks[0].compile_size == len(image)

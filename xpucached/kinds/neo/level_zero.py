@@ -5,12 +5,11 @@ What a trace holds is what the driver made of them; handed in again as it stands
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 _LEVEL: Final = "-ze-opt-level"
-_LAST_LEVEL: Final = re.compile(r"-ze-opt-level=O([^ ]*)\Z")
+_WRITTEN: Final = f"{_LEVEL}=O"
 _SAME: Final = {"-ze-opt-disable": "-cl-opt-disable"}
 _MOVED: Final = {
     "-cl-intel-256-GRF-per-thread": "-ze-opt-large-register-file",
@@ -45,8 +44,8 @@ def given(options: str, internal: str) -> str | None:
 
 def _candidates(options: str) -> Iterator[str]:
     yield options
-    last = _LAST_LEVEL.search(options)
-    if last is not None:
-        before, option = options[: last.start()], f"{_LEVEL}={last[1]}"
+    begin = options.find(_WRITTEN, options.rfind(" ") + 1)
+    if begin >= 0:
+        before, option = options[:begin], f"{_LEVEL}={options[begin + len(_WRITTEN) :]}"
         yield from (before.rstrip(" "), before + option, f"{before.rstrip(' ')} {option}")
         yield from (f"{option} {before.strip(' ')}", option)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -62,7 +63,7 @@ _HASHED: Final = 24 << 20
 """Bytes of different inputs that are hashed: one million takes 0.7 s."""
 
 _SECONDS: Final = 30.0
-"""What names are made from is anybody's, and as long as they like: after so many the rest is not looked at."""
+"""What names are made from is anybody's, and as long as they like: after so many the rest is not read, nor hashed."""
 
 _MOST_IPS: Final = 8
 """Versions of GPUs that are tried for one platform."""
@@ -247,7 +248,9 @@ class _Pass:
         return None
 
     def _recipes(self, there: Mapping[str, EntryKey]) -> Iterator[RecordedRecipe]:
-        traced = [one for name in sorted(there)[:_MOST] if (one := self._traced(name, there[name])) is not None]
+        read_until = time.monotonic() + _SECONDS
+        names = itertools.takewhile(lambda _: time.monotonic() < read_until, sorted(there)[:_MOST])
+        traced = [one for name in names if (one := self._traced(name, there[name])) is not None]
         # Text first: an entry holds the SPIR-V from which it was compiled.  Equal inputs are hashed once, in a row.
         hashed: set[tuple[trace.CompilerFile, str]] = set()
         left = _HASHED

@@ -36,7 +36,8 @@ _TITLES: Final = (
 _NONE: Final = b"(null)"
 _COMPILER: Final = re.compile(rb"(.*)\n  libSize=(\d{1,20})\n  libMTime=(-?\d{1,20})\n\Z", re.DOTALL)
 _CONSTANTS: Final = re.compile(rb"specIds=(\w*)\nspecValues=(\w*)\n\Z")
-_BYTE: Final = re.compile(rb"ffffff([89a-f][0-9a-f])|([0-7][0-9a-f])")
+_BYTES: Final = re.compile(rb"(?:(?:ffffff[89a-f]|[0-7])[0-9a-f])*\Z")
+_BYTE: Final = re.compile(rb"(?:ffffff)?(..)")
 _TABLE: Final = re.compile(rb"((?:[0-9a-f]{2}\.)*)\n?\Z")
 _FIELDS: Final = (
     *("eProductFamily", "ePCHProductFamily", "eDisplayCoreFamily", "eRenderCoreFamily", "ePlatformType"),
@@ -134,15 +135,9 @@ def _parts(data: bytes) -> Mapping[str, bytes]:
 
 def _signed(digits: bytes) -> bytes:
     """Read bytes that were printed as signed numbers: those from 0x80 on have eight digits."""
-    found = bytearray()
-    at = 0
-    while at < len(digits):
-        match = _BYTE.match(digits, at)
-        if match is None:
-            raise ValueError("its constants are no bytes")
-        found += bytes.fromhex((match[1] or match[2]).decode())
-        at = match.end()
-    return bytes(found)
+    if _BYTES.match(digits) is None:
+        raise ValueError("its constants are no bytes")
+    return bytes.fromhex(b"".join(_BYTE.findall(digits)).decode())
 
 
 def _table(text: bytes) -> bytes:
