@@ -32,7 +32,7 @@ from xpucached.domain.jobs import Event
 from xpucached.domain.models import Attribution, Coverage, Model, ModelStatus, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Loader, RunSpec
-from xpucached.host import dependencies, proofs
+from xpucached.host import digests, proofs, python_imports
 from xpucached.host.dependency_changes import DependencyChecker
 from xpucached.host.digests import Reader
 from xpucached.libexec import evidence, model_runner
@@ -90,13 +90,13 @@ def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "app.py").write_text("".join(f"import m{number}\n" for number in range(1000)) + "import beside")
     (tmp_path / "beside.py").touch()
     looked: list[str] = []
-    is_file = dependencies._is_file
+    is_file = digests.is_file
 
     def note(path: str) -> bool:
         looked.append(path)
         return is_file(path)
 
-    monkeypatch.setattr(dependencies, "_is_file", note)
+    monkeypatch.setattr(python_imports, "is_file", note)
     roots = ":".join(f"/nowhere/{number}" for number in range(1000))
     assert "app.py" in named(workload(tmp_path, sys.executable, "app.py", PYTHONPATH=roots))
     assert len(looked) < 1000
@@ -174,6 +174,58 @@ def test_however_a_program_is_started_its_modules_are_seen(tmp_path: Path, comma
         (tmp_path / name).chmod(0o755)
     found = named(workload(tmp_path, *(word.format(python=sys.executable) for word in command)))
     assert {"app.py", "helper.py"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'cd "$(dirname "$0")" || exit\nexec {python} app.py',
+        "cd `dirname $0`; {python} app.py <in >out",
+        'HERE=$(cd "$(dirname "$0")" && pwd)\n{python} "$HERE/app.py"',
+        '{python} "${{BASH_SOURCE%/*}}/app.py"',
+        '{python} "$(dirname "$0")/app.py"',
+        'APP=${{HERE}}/app.py\nexec {python} "$APP"',
+        "exec {python} $PROJECT/app.py",
+        'export PYTHONPATH="$HERE/lib:$PYTHONPATH"; {python} -c "import helper"; {python} "$HERE/app.py"',
+    ],
+)
+def test_what_a_shell_s_script_starts_counts_wherever_that_lies(tmp_path: Path, text: str) -> None:
+    place = tmp_path / "project"
+    (place / "lib").mkdir(parents=True)
+    (tmp_path / "work").mkdir()
+    (place / "run.sh").write_text(text.format(python=sys.executable))
+    module = place / ("lib/helper.py" if "PYTHONPATH" in text else "helper.py")
+    (place / "app.py").write_text("import helper\n")
+    module.write_text("")
+    needs = proven(workload(tmp_path / "work", "sh", str(place / "run.sh"), PROJECT=str(place)))
+    for file in (place / "app.py", module):
+        file.write_text("another one\n")
+    assert set(changes(needs, place)) == {"app.py was modified", f"{module.relative_to(place)} was modified"}
+
+
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        ("import sys; sys.path.insert(0, 'src')\nimport part\n", "src/part.py"),
+        ("sys.path.append(os.path.join(os.path.dirname(__file__), '..', 'lib'))\nimport part\n", "../lib/part.py"),
+        ("sys.path.append(str(Path(__file__).parent.parent))\nimport part\n", "../part.py"),
+        ("import os, \\\n  part\n", "part.py"),
+        ("from parts import (\n  one,  # the first (and more)\n  two,\n)\n", "parts/two.py"),
+        ("from parts import one, \\\n  two\n", "parts/two.py"),
+    ],
+)
+@pytest.mark.parametrize("started", ["app.py", "."])
+def test_an_import_is_followed_however_it_is_written_and_found(
+    tmp_path: Path, text: str, file: str, started: str
+) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / ("__main__.py" if started == "." else started)).write_text(text)
+    part = tmp_path / "app" / file
+    part.parent.resolve().mkdir(exist_ok=True)
+    part.write_text("")
+    needs = proven(workload(tmp_path / "app", sys.executable, started))
+    part.write_text("another one\n")
+    assert changes(needs, tmp_path) == (f"{part.resolve().relative_to(tmp_path)} was modified",)
 
 
 def test_a_loader_names_its_function_files_and_options(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
-from xpucached.host import python_packages
-from xpucached.host.digests import beginning, names, ordinary, told_of_file
+from xpucached.host import python_imports, python_packages
+from xpucached.host.digests import beginning, is_file, names, ordinary, told_of_file
 from xpucached.host.python_packages import PYTHON, SITES
 from xpucached.printing import encodable
 
@@ -43,13 +43,6 @@ _WORDS: Final = 10_000
 _LONGEST: Final = 4096
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-_IMPORT: Final = re.compile(r"(?:^|[:;])[ \t]*import[ \t]+([^\n#;]+)", re.MULTILINE)
-_FROM: Final = re.compile(
-    r"(?:^|[:;])[ \t]*from[ \t]+([.\w]{1,500})[ \t]+import[ \t]+(\([^)]{0,2000}\)|[^\n#;]+)", re.MULTILINE
-)
-_MOST_LISTED: Final = 1000
-"""Names of one import: a line of a megabyte must not become gigabytes of names."""
-
 _MOST_IMPORTS: Final = 20_000
 """Names that the imports of one file are followed for."""
 _MOST_LOOKUPS: Final = 500_000
@@ -57,9 +50,10 @@ _MOST_LOOKUPS: Final = 500_000
 _MOST_ROOTS: Final = 64
 """Directories of ``PYTHONPATH``, and those that installed packages add."""
 
-_BY_NAME: Final = re.compile(r"(?:import_module|__import__)\(\s*[\"']([\w.]+)[\"']")
-_BETWEEN: Final = re.compile(r"[\s;|&()'\"]+")
-_NAME: Final = re.compile(r"[^\W\d]\w*\Z")
+_BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
+_ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
+_VARIABLE: Final = re.compile(r"\$(?:\{(\w*)[^}]*\}|(\w+)|$)", re.ASCII)
+_SEARCHED: Final = re.compile(r"PYTHONPATH=[\"']?([^\s;\"']+)")
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
 """One of Python's that has a value, which may stand in the same word, as may others before it."""
@@ -122,10 +116,10 @@ class Needs:
     def _which(self, word: str) -> str | None:
         if "/" in word:
             found = os.path.join(self._directory, word)
-            return found if _is_file(found) else None
+            return found if is_file(found) else None
         for place in self._variables.get("PATH", os.defpath).split(":"):
             found = os.path.join(self._directory, place, word)
-            if _is_file(found) and os.access(found, os.X_OK):
+            if is_file(found) and os.access(found, os.X_OK):
                 return found
         return None
 
@@ -188,7 +182,7 @@ class Needs:
                 continue
             if text and not word.startswith(("-", "+")):
                 text = False
-                ahead.extendleft(reversed(_split(word)))
+                ahead.extendleft(self._meant(one, self._directory) for one in reversed(_split(word)))
             elif PYTHON.match(name) or name in _SHELLS:
                 python, shell, text = bool(PYTHON.match(name)), name in _SHELLS, False
                 found = self._which(word)
@@ -210,7 +204,11 @@ class Needs:
 
     def _named_script(self, word: str, *, python: bool) -> None:
         path = os.path.join(self._directory, word)
-        if _is_file(path):
+        inner = os.path.join(path, "__main__.py")
+        if python and is_file(inner):
+            self.add(inner, Role.SCRIPT)
+            self._read(inner, os.path.realpath(path), "")
+        elif is_file(path):
             self.add(path, Role.SCRIPT)
             if python:
                 self._script(path)
@@ -220,7 +218,35 @@ class Needs:
     def _shell_script(self, path: str) -> None:
         if path not in self._searched and len(self._searched) < _MODULES:
             self._searched.add(path)
-            self._follow(_BETWEEN.split(self._text(path))[:_WORDS])
+            beside, text = os.path.dirname(os.path.realpath(path)), self._text(path)
+            for match in itertools.islice(_SEARCHED.finditer(text), _MOST_ROOTS):
+                parts = [self._expanded(part) for part in match[1].split(":", _MOST_ROOTS) if part]
+                self._search(place for part in parts for place in self._below(part, beside))
+            self._follow([self._meant(word, beside) for word in _BETWEEN.split(text)[:_WORDS]])
+
+    def _meant(self, word: str, beside: str) -> str:
+        """Return the file that a word of a shell's script names, or what it gives a variable; else the word.
+
+        What stands for a directory is most often the script's own, or the one above: ``$HERE/app.py``, or what is left
+        of ``$(dirname "$0")/app.py``.
+        """
+        assigned = _ASSIGNED.fullmatch(word)
+        text = assigned[1] if assigned is not None else word
+        known = self._expanded(text)
+        if not known or len(known) > _LONGEST or "\0" in known or self._lookups <= 0:
+            return word
+        self._lookups -= 3
+        named = "/" in known or "." in known
+        return next((path for path in self._below(known, beside) if named and is_file(path)), word)
+
+    def _expanded(self, text: str) -> str:
+        """Return a shell's text with what is known of its variables, and nothing for the others."""
+        return _VARIABLE.sub(lambda one: self._variables.get(one[1] or one[2] or "", ""), text)
+
+    def _below(self, text: str, beside: str) -> Iterator[str]:
+        """Yield what a text of a shell's script may lead to."""
+        yield os.path.join(self._directory, text)
+        yield from (os.path.join(place, text.lstrip("/")) for place in (beside, os.path.dirname(beside)))
 
     def _argument(self, word: str, *, works_there: bool = True) -> None:
         """Note the file or directory that a word, or its part behind ``=``, names.
@@ -258,7 +284,7 @@ class Needs:
             if folder and depth < _DEPTH and not name.startswith(".") and name != "__pycache__":
                 self._folder(inner, depth + 1, linked)
             elif not folder and ordinary(inner):
-                if _is_file(inner):
+                if is_file(inner):
                     self.add(inner, Role.ARGUMENT)
                 elif depth < _DEPTH and not name.startswith(".") and os.path.isdir(inner):
                     # Not back to where it is linked from, nor to where the program works.
@@ -274,6 +300,13 @@ class Needs:
         roots = (os.path.normpath(os.path.join(self._directory, one)) for one in given if one)
         return list(itertools.islice(dict.fromkeys(roots), _MOST_ROOTS))
 
+    def _search(self, places: Iterable[str]) -> None:
+        """Look for modules in these directories, too."""
+        for place in places:
+            self._lookups -= 1
+            if place not in self._added and len(self._added) < _MOST_ROOTS:
+                self._added.append(place)
+
     def _script(self, path: str) -> None:
         place = os.path.dirname(os.path.realpath(path))
         self._read(path, place, "")
@@ -282,7 +315,10 @@ class Needs:
         """Search a file for imports; ``package`` is what it is a module of, below ``root``."""
         if path not in self._searched and len(self._searched) < _MODULES:
             self._searched.add(path)
-            self._imports(self._text(path), root, package)
+            text = self._text(path)
+            if self._lookups > 0:
+                self._search(python_imports.searched(text, path, self._directory))
+            self._imports(text, root, package)
 
     def _text(self, path: str) -> str:
         content = beginning(path, min(_TEXT, self._left))
@@ -291,17 +327,17 @@ class Needs:
 
     def _imports(self, text: str, root: str, package: str) -> None:
         roots = [root, *(one for one in self._roots() if one != root)]
-        self._modules(itertools.islice(_imported(text, package), _MOST_IMPORTS), roots)
+        self._modules(itertools.islice(python_imports.imported(text, package), _MOST_IMPORTS), roots)
 
     def _modules(self, wanted: Iterable[str], roots: Sequence[str]) -> None:
         """Note the files of modules that lie below these directories, and what they import themselves."""
         for name in dict.fromkeys(wanted):
             parts = name.split(".")
-            if not all(_NAME.match(part) for part in parts):
+            if not all(python_imports.NAME.match(part) for part in parts):
                 continue
             for root in roots[: max(0, self._lookups)]:
                 self._lookups -= 1
-                files = list(_module_files(root, parts))
+                files = list(python_imports.module_files(root, parts))
                 for path, package in files:
                     self.add(path, Role.MODULE)
                     # Not by recursion: a chain of imports may be as long as somebody likes.
@@ -313,42 +349,6 @@ class Needs:
             while self._waiting:
                 self._read(*self._waiting.popleft())
             self._busy = False
-
-
-def _imported(text: str, package: str) -> Iterator[str]:
-    """Yield the names of modules that a text imports; ``package`` is what it is a module of."""
-    for match in _IMPORT.finditer(text):
-        yield from (part.split()[0] for part in match[1].split(",") if part.split())
-    yield from (match[1] for match in _BY_NAME.finditer(text))
-    for match in _FROM.finditer(text):
-        module = match[1]
-        dots = len(module) - len(module.lstrip("."))
-        if dots:
-            base = package.split(".") if package else []
-            kept = base[: len(base) - dots + 1]
-            module = ".".join([*kept, *([module[dots:]] if module[dots:] else [])])
-        listed = match[2].strip("()").replace("\\", " ").split(",", _MOST_LISTED)[:_MOST_LISTED]
-        inner = [part.split()[0] for part in listed if part.split()]
-        yield module
-        yield from (f"{module}.{name}" if module else name for name in inner if _NAME.match(name))
-
-
-def _module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the files that importing a module loads, each with the package that it is in."""
-    place = root
-    for number, part in enumerate(parts):
-        package = ".".join(parts[: number + 1])
-        inside = os.path.join(place, part)
-        if _is_file(f"{inside}.py"):
-            yield f"{inside}.py", ".".join(parts[:number])
-            return
-        if not os.path.isdir(inside):
-            return
-        if _is_file(f"{inside}/__init__.py"):
-            yield f"{inside}/__init__.py", package
-        if number == len(parts) - 1 and _is_file(f"{inside}/__main__.py"):
-            yield f"{inside}/__main__.py", package
-        place = inside
 
 
 def packages(found: Iterable[tuple[str, bool]]) -> dict[str, str]:
@@ -376,13 +376,6 @@ def _plain(path: str) -> str:
     """Return a path without its detours; behind a link, ``..`` leads elsewhere than it seems, and stays."""
     plain = os.path.normpath(path)
     return plain if ".." not in path or os.path.realpath(plain) == os.path.realpath(path) else path
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def _split(text: str) -> list[str]:

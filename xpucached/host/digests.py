@@ -90,6 +90,14 @@ def beginning(path: str, size: int) -> bytes:
         os.close(descriptor)
 
 
+def is_file(path: str) -> bool:
+    """Return whether a regular file lies there."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def ordinary(path: str) -> bool:
     """Return whether a path leads to where files are kept, and not to what the kernel makes up."""
     return not f"{os.path.realpath(path)}/".startswith(_NOT_FILES)

@@ -1,0 +1,86 @@
+"""Observe: what a Python file imports, by its words, and where it lets modules be looked for."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+from xpucached.host.digests import is_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+NAME: Final = re.compile(r"[^\W\d]\w*\Z")
+
+_IMPORT: Final = re.compile(r"(?:^|[:;])[ \t]*import[ \t]+([^\n#;]+)", re.MULTILINE)
+_FROM: Final = re.compile(
+    r"(?:^|[:;])[ \t]*from[ \t]+([.\w]{1,500})[ \t]+import[ \t]*(\([^)]{0,2000}\)|[^\n;]+)", re.MULTILINE
+)
+_COMMENT: Final = re.compile(r"#[^\n]*")
+_BY_NAME: Final = re.compile(r"(?:import_module|__import__)\(\s*[\"']([\w.]+)[\"']")
+_MOST_LISTED: Final = 1000
+"""Names of one import: a line of a megabyte must not become gigabytes of names."""
+
+_ADDS: Final = ("sys.path", "addsitedir")
+_LITERAL: Final = re.compile(r"[\"']([^\"'\n\0]{1,200})[\"']")
+_MOST_LITERALS: Final = 100
+_ABOVE: Final = 3
+"""Directories above a file that may be added to where modules are looked for."""
+
+
+def imported(text: str, package: str) -> Iterator[str]:
+    """Yield the names of modules that a text imports; ``package`` is what it is a module of."""
+    text = text.replace("\\\n", " ")
+    for match in _IMPORT.finditer(text):
+        yield from (part.split()[0] for part in match[1].split(",") if part.split())
+    yield from (match[1] for match in _BY_NAME.finditer(text))
+    for match in _FROM.finditer(_COMMENT.sub("", text)):
+        module = match[1]
+        dots = len(module) - len(module.lstrip("."))
+        if dots:
+            base = package.split(".") if package else []
+            kept = base[: len(base) - dots + 1]
+            module = ".".join([*kept, *([module[dots:]] if module[dots:] else [])])
+        listed = match[2].strip("()").split(",", _MOST_LISTED)[:_MOST_LISTED]
+        inner = [part.split()[0] for part in listed if part.split()]
+        yield module
+        yield from (f"{module}.{name}" if module else name for name in inner if NAME.match(name))
+
+
+def module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the files that importing a module loads, each with the package that it is in."""
+    place = root
+    for number, part in enumerate(parts):
+        package = ".".join(parts[: number + 1])
+        inside = os.path.join(place, part)
+        if is_file(f"{inside}.py"):
+            yield f"{inside}.py", ".".join(parts[:number])
+            return
+        if not os.path.isdir(inside):
+            return
+        if is_file(f"{inside}/__init__.py"):
+            yield f"{inside}/__init__.py", package
+        if number == len(parts) - 1 and is_file(f"{inside}/__main__.py"):
+            yield f"{inside}/__main__.py", package
+        place = inside
+
+
+def searched(text: str, path: str, directory: str) -> Iterator[str]:
+    """Yield the directories that a file may add to those in which modules are looked for.
+
+    They are those above where it lies, and those that its words name from there, or from the ``directory`` in which the
+    program works.
+    """
+    if not any(word in text for word in _ADDS):
+        return
+    here = os.path.dirname(os.path.realpath(path))
+    above = [here]
+    for _ in range(_ABOVE):
+        above.append(os.path.dirname(above[-1]))
+    places = above[1:]
+    for match in itertools.islice(_LITERAL.finditer(text), _MOST_LITERALS):
+        places += (os.path.normpath(os.path.join(place, match[1])) for place in (*above, directory))
+    seen = (place for place in dict.fromkeys(places) if place.count("/") > 1)
+    yield from (place for place in seen if os.path.isdir(place))
