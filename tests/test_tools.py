@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -118,6 +120,29 @@ def test_each_fault_changes_what_the_code_does(tmp_path: Path) -> None:
         exec(mutants.code(one), module)  # noqa: S102 - it stands above
         told = module["told"]
         assert [told(), *(told(a) for a in range(8))] != [[7], [7], [7], [], [7], [], [], [], []], one
+
+
+def test_what_a_room_makes_while_it_is_loaded_is_looked_at_by_all_of_its_tests(tmp_path: Path) -> None:
+    file, module = tmp_path / "some.py", dict[str, object]()
+    file.write_text("def made(): return 7\ndef asked(): return 7\nMADE = made()\n")
+    source = compile(file.read_text(), file, "exec")
+    callers = mutants._Callers(tmp_path, tmp_path / "told")
+    tracing = sys.gettrace(), threading.gettrace()
+    try:
+        callers.pytest_load_initial_conftests()
+        exec(source, module)  # noqa: S102 - it stands above
+        callers.pytest_collection_finish()
+        for test in ("one", "two"):
+            callers.pytest_runtest_setup()
+            if test == "one":
+                exec("asked()", module)  # noqa: S102 - the same
+            callers.pytest_runtest_logreport(pytest.TestReport(test, ("", 0, ""), {}, "passed", None, "teardown"))
+        callers.pytest_unconfigure()
+    finally:
+        sys.settrace(tracing[0])
+        threading.settrace(tracing[1])
+    called, _ = json.loads((tmp_path / "told").read_text())
+    assert called == {f"{file}:1": ["one", "two"], f"{file}:2": ["one"]}
 
 
 @pytest.mark.parametrize("room", mutants.ROOMS)

@@ -182,8 +182,17 @@ class _Callers:
         self._room = f"{room}{os.sep}"
         self._told = told
         self._called: set[str] = set()
+        self._loading: frozenset[str] = frozenset()
         self._tests: dict[str, list[str]] = {}
         self._seconds: dict[str, float] = {}
+
+    def pytest_load_initial_conftests(self) -> None:
+        """Begin with the loading of modules."""
+        sys.settrace(self._note)
+
+    def pytest_collection_finish(self) -> None:
+        """End with that: what is called then only makes what any test may use."""
+        self._loading = frozenset(self._called)
 
     def pytest_runtest_setup(self) -> None:
         """Begin with a test, and with its fixtures."""
@@ -202,6 +211,8 @@ class _Callers:
     def pytest_unconfigure(self) -> None:
         """Tell all of it."""
         sys.settrace(None)
+        for function in self._loading:
+            self._tests.setdefault(function, list(self._seconds))
         self._told.write_text(json.dumps([self._tests, self._seconds]), encoding="utf-8")
 
     def _note(self, frame: FrameType, _event: str, _arg: object) -> None:
