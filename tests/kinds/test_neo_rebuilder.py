@@ -135,6 +135,15 @@ def test_options_that_the_driver_makes_of_nothing_are_not_guessed() -> None:
     assert level_zero.given("-ze-opt-level=2", "") is None
 
 
+def test_an_entry_larger_than_any_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = (store.root / SPECIAL).stat().st_size
+    recorded = told(store)[SPECIAL]
+    monkeypatch.setattr(rebuilder, "_LARGEST", size)
+    assert isinstance(rebuilder.recipe(entry(store, SPECIAL), recorded), Recipe)
+    monkeypatch.setattr(rebuilder, "_LARGEST", size - 1)
+    assert rebuilder.recipe(entry(store, SPECIAL), recorded) is NoRecipe.UNREADABLE
+
+
 def test_who_told_nothing_is_not_compiled_again(store: Store) -> None:
     assert rebuilder.recipe(entry(store, TEXT)) is NoRecipe.UNRECORDED
 

@@ -1530,12 +1530,14 @@ def test_old_runs_go_but_never_the_good_one(catalog: Catalog, monkeypatch: pytes
 
 def test_few_environments_that_stores_declare_are_kept(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "MOST", 5)
+    catalog.write(record_scan, scan(entry("kept", OTHER, environment=THIRD), store=OTHER), architecture)
     forged = [replace(OLD, device=f"forged {number}") for number in range(20)]
     for round_ in range(3):
         some = [entry(f"{round_}-{number}", environment=one) for number, one in enumerate(forged[round_ * 4 :][:10])]
         catalog.write(record_scan, scan(*some), architecture)
         known = {one.environment for one in catalog.read(target_presence)}
         assert len(known) == 5
+        assert THIRD in known, "another store needs it"
         # What nothing names any more has made room.
         assert known & set(forged[round_ * 4 :][:10])
     assert sum(one.entry.environment is not None for one in catalog.read(all_entries)) == 5
