@@ -24,8 +24,9 @@ from xpucached.domain.defects import Defect, Effect
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import ModelStatus, Run
 from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, Fingerprint, KindName, ModelName
-from xpucached.domain.plans import EvictionReport, IndexedEntry, ReplayReport, SameInput
+from xpucached.domain.plans import IndexedEntry, SameInput
 from xpucached.domain.recipes import RecipeState
+from xpucached.domain.reports import EvictionReport, ReplayReport
 from xpucached.domain.status import Status
 from xpucached.domain.stores import Entry, EntryId, EntryState, ImageFormat, Kernel, Store
 from xpucached.domain.targets import Origin, Target

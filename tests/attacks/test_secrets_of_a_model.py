@@ -24,11 +24,12 @@ from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.domain.models import ModelStatus, Outcome, Run, Warmth
 from xpucached.domain.names import EntryKey, JobId, KindName
-from xpucached.domain.plans import Deferred, PrewarmReport, ReplayPlan, ReplayReport
+from xpucached.domain.plans import Deferred, ReplayPlan
+from xpucached.domain.reports import PrewarmReport, ReplayReport, VerifyReport
 from xpucached.domain.secrecy import HIDDEN
 from xpucached.domain.status import Status
 from xpucached.domain.stores import EntryId, Store
-from xpucached.domain.trash import Comparison, Finding, VerifyReport
+from xpucached.domain.trash import Comparison, Finding
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import SettingsError
 from xpucached.kinds.sycl.defects import BIN_EMPTY

@@ -31,7 +31,7 @@ from xpucached.domain.host import Host
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import Model, Outcome, Workload
 from xpucached.domain.names import ModelName
-from xpucached.domain.plans import PrewarmReport
+from xpucached.domain.reports import PrewarmReport
 from xpucached.domain.stores import Store, StoreState
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.domain.workloads import RunSpec

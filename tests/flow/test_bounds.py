@@ -40,8 +40,9 @@ from xpucached.domain.host import OtherDriver, Process
 from xpucached.domain.models import Workload
 from xpucached.domain.names import Architecture, EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Policy, Recipe
+from xpucached.domain.reports import TrashReport
 from xpucached.domain.stores import EntryId, FoundStore, Scan, Store, StoreOrigin, StoreState
-from xpucached.domain.trash import Repair, Trashed, TrashLabel, TrashReport
+from xpucached.domain.trash import Repair, Trashed, TrashLabel
 from xpucached.errors import NotFound
 from xpucached.host import drivers, elf, pressure, process_table
 from xpucached.host.pressure import PressureMeter

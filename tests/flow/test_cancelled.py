@@ -15,7 +15,7 @@ from tests.support import catalogs
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.domain.jobs import JobState
-from xpucached.domain.plans import ScanReport
+from xpucached.domain.reports import ScanReport
 from xpucached.kinds import sycl
 from xpucached.service.events import Events
 

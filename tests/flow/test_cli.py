@@ -30,8 +30,9 @@ from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId, ModelName
-from xpucached.domain.plans import Deferred, PrewarmReport
+from xpucached.domain.plans import Deferred
 from xpucached.domain.queries import EntryQuery
+from xpucached.domain.reports import PrewarmReport
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import Kernel
 from xpucached.domain.workloads import Loader, RunSpec

@@ -35,9 +35,10 @@ from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import Architecture, ModelName
-from xpucached.domain.plans import EvictionReport, Rebuild, Recipe, ReplayReason
+from xpucached.domain.plans import Rebuild, Recipe, ReplayReason
+from xpucached.domain.reports import EvictionReport, VerifyReport
 from xpucached.domain.targets import Origin
-from xpucached.domain.trash import Comparison, Finding, Repair, Unproven, VerifyReport
+from xpucached.domain.trash import Comparison, Finding, Repair, Unproven
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import entry_format

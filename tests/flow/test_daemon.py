@@ -31,7 +31,7 @@ from tests.support import catalogs, forks, runtimes
 from tests.support.builders import SyclStore
 from tests.support.daemons import PATIENCE, Daemon, daemon
 from xpucached.domain.jobs import JobState, Progress
-from xpucached.domain.plans import ScanReport
+from xpucached.domain.reports import ScanReport
 from xpucached.errors import CatalogError, Conflict
 from xpucached.kinds.sycl import entry_format
 from xpucached.service.jobs import Jobs

@@ -25,7 +25,8 @@ from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Layer, Model, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import Architecture, KindName, ModelName
-from xpucached.domain.plans import IndexedEntry, PrewarmReport
+from xpucached.domain.plans import IndexedEntry
+from xpucached.domain.reports import PrewarmReport
 from xpucached.domain.stores import Store
 from xpucached.kinds.neo import recorder
 from xpucached.kinds.table import with_targets

@@ -26,7 +26,8 @@ from xpucached.domain.defects import RepairAction
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Layer, Outcome, WarmReason, Warmth
-from xpucached.domain.plans import NoRecipe, ReplayReport
+from xpucached.domain.plans import NoRecipe
+from xpucached.domain.reports import ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.kinds import fs
 from xpucached.kinds.neo import counting
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
     from tests.support.runtimes import Runtime, SimulatedGpu
     from xpucached.domain.jobs import Job
+    from xpucached.domain.reports import VerifyReport
     from xpucached.domain.stores import Lookups
-    from xpucached.domain.trash import VerifyReport
     from xpucached.service.context import Context
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(600)]

@@ -18,7 +18,7 @@ from xpucached.catalog.models import add_model
 from xpucached.domain.host import DriverInUse, Host, OtherDriver
 from xpucached.domain.models import Model, Warmth, Workload
 from xpucached.domain.names import ModelName
-from xpucached.domain.plans import PrewarmReport
+from xpucached.domain.reports import PrewarmReport
 from xpucached.service import replay
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from tests.support.daemons import Daemon
     from tests.support.runtimes import Runtime
-    from xpucached.domain.plans import ReplayReport
+    from xpucached.domain.reports import ReplayReport
     from xpucached.service.jobs import Handle
 
 FACTS = {"file-mode": "644", "directory-mode": "755", "access-time": "kept"}

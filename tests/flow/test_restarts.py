@@ -26,7 +26,7 @@ from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.cli import commands, progress
 from xpucached.domain.jobs import Event, Job, JobState
-from xpucached.domain.plans import ScanReport
+from xpucached.domain.reports import ScanReport
 from xpucached.errors import Restarted, Unavailable
 from xpucached.service.jobs import Handle, Jobs
 

@@ -27,8 +27,9 @@ from xpucached.domain.host import Host
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Attribution, Model, Outcome, RemovedModel, WarmReason, Warmth, Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
-from xpucached.domain.plans import PrewarmReport, Warm
+from xpucached.domain.plans import Warm
 from xpucached.domain.recipes import Recording
+from xpucached.domain.reports import PrewarmReport
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import RunSpec, Variant
 from xpucached.kinds import sycl

@@ -38,11 +38,10 @@ from xpucached.daemon import user_daemon
 from xpucached.domain.host import Host
 from xpucached.domain.models import Model, Outcome, Workload
 from xpucached.domain.names import EntryKey, ModelName
-from xpucached.domain.plans import PrewarmReport
+from xpucached.domain.reports import PrewarmReport, VerifyReport
 from xpucached.domain.status import Status
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.throttling import RunCause
-from xpucached.domain.trash import VerifyReport
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, HostError, Unconfirmed
 from xpucached.kinds import fs, sycl, table
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from xpucached.domain.jobs import Job
     from xpucached.domain.models import Run
     from xpucached.domain.plans import Deferred, Warm
-    from xpucached.domain.trash import TrashReport
+    from xpucached.domain.reports import TrashReport
     from xpucached.service.jobs import Handle
     from xpucached.service.replay import Replayer
 

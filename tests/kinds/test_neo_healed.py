@@ -20,7 +20,7 @@ from xpucached.binaries import formats
 from xpucached.catalog import Catalog
 from xpucached.domain.defects import CHANGED, Effect
 from xpucached.domain.jobs import Job, JobState
-from xpucached.domain.trash import VerifyReport
+from xpucached.domain.reports import VerifyReport
 from xpucached.kinds.neo import totals
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service

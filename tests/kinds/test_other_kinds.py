@@ -29,11 +29,12 @@ from xpucached.domain.host import Device, DriverAnswer, Host, OtherDriver
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import Architecture, EntryKey, ModelName
-from xpucached.domain.plans import EvictionReport, EvictReason, NoRecipe, Rebuild, Recipe, ReplayReason
+from xpucached.domain.plans import EvictReason, NoRecipe, Rebuild, Recipe, ReplayReason
 from xpucached.domain.queries import EntryPage, EntryQuery
+from xpucached.domain.reports import EvictionReport, VerifyReport
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.targets import Target
-from xpucached.domain.trash import Unproven, VerifyReport
+from xpucached.domain.trash import Unproven
 from xpucached.domain.workloads import Variant
 from xpucached.errors import RequestError
 from xpucached.host import process_table

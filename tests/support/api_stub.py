@@ -38,16 +38,9 @@ from xpucached.domain.models import (
     Workload,
 )
 from xpucached.domain.names import Architecture, EntryKey, EntryRef, JobId, KindName, ModelName, TrashRef
-from xpucached.domain.plans import (
-    Evict,
-    EvictionPlan,
-    EvictionReport,
-    EvictReason,
-    IndexedEntry,
-    PrewarmReport,
-    ScanReport,
-)
+from xpucached.domain.plans import Evict, EvictionPlan, EvictReason, IndexedEntry
 from xpucached.domain.queries import EntryPage
+from xpucached.domain.reports import EvictionReport, PrewarmReport, ScanReport, TrashReport, VerifyReport
 from xpucached.domain.shifts import Shift
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import (
@@ -63,15 +56,7 @@ from xpucached.domain.stores import (
     StoreStatus,
 )
 from xpucached.domain.targets import Origin
-from xpucached.domain.trash import (
-    Comparison,
-    Finding,
-    Restored,
-    Trashed,
-    TrashReport,
-    Unproven,
-    VerifyReport,
-)
+from xpucached.domain.trash import Comparison, Finding, Restored, Trashed, Unproven
 from xpucached.domain.workloads import Variant
 from xpucached.errors import Conflict, NotFound
 from xpucached.kinds import sycl

@@ -15,8 +15,8 @@ from xpucached.cli.progress import begun_in_time, ended, wait
 from xpucached.domain.defects import Effect
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Outcome
-from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport
-from xpucached.domain.trash import UNTRUSTED, Finding, TrashReport, VerifyReport
+from xpucached.domain.reports import EvictionReport, PrewarmReport, ReplayReport, TrashReport, VerifyReport
+from xpucached.domain.trash import UNTRUSTED, Finding
 from xpucached.errors import Conflict, NotFound, RequestError, RunFailed
 from xpucached.printing import plain
 from xpucached.render import host, jobs, status

@@ -9,8 +9,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from xpucached.domain.names import AwareDatetime, JobId
-from xpucached.domain.plans import EvictionReport, PrewarmReport, ReplayReport, ScanReport
-from xpucached.domain.trash import TrashReport, VerifyReport
+from xpucached.domain.reports import Report, VerifyReport
 
 
 class JobState(StrEnum):
@@ -45,9 +44,6 @@ class ErrorInfo(Struct, frozen=True):
     code: str
     message: str
     hint: str = ""
-
-
-Report = ScanReport | PrewarmReport | EvictionReport | ReplayReport | TrashReport | VerifyReport
 
 
 class Job(Struct, frozen=True):

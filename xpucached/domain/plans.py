@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from xpucached.domain.bounds import DAY, Duration, NamedBy, Size, Whole
-from xpucached.domain.models import Model, Run, WarmReason
+from xpucached.domain.models import Model, WarmReason
 from xpucached.domain.names import Architecture, AwareDatetime, EntryKey, EntryRef, KindName, ModelName
 from xpucached.domain.recipes import RecipeState, RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, EntryState, ModelCache, Store
@@ -215,19 +215,6 @@ class EvictionPlan(Struct, frozen=True):
         return digest.hexdigest()
 
 
-class EvictionReport(Struct, frozen=True, tag_field="kind", tag="evict"):
-    """What was really evicted."""
-
-    plan: EvictionPlan
-    dry_run: bool
-    removed: tuple[EntryRef, ...] = ()
-    busy: tuple[EntryRef, ...] = ()
-    freed: int = 0  #: bytes that the stores hold less, those in the trash included
-    trashed: int = 0  #: bytes of these that are in the trash
-    plan_id: str = ""  #: what `evict --plan` takes
-    caches: tuple[ModelCache, ...] = ()  #: directories of models that went, and those that had to stay
-
-
 class NoRecipe(StrEnum):
     """Why an entry cannot be rebuilt from itself; what comes after ``FOREIGN`` the plan of a replay says."""
 
@@ -325,40 +312,3 @@ class Built(Struct, frozen=True):
     digest: str  #: BLAKE2b-128 of the compiled program
     models: tuple[ModelName, ...] = ()  #: that use the entry which it was rebuilt from
     source: Entry | None = None  #: that one
-
-
-class ReplayReport(Struct, frozen=True, tag_field="kind", tag="replay"):
-    """What was really rebuilt."""
-
-    plan: ReplayPlan
-    dry_run: bool
-    rebuilt: int = 0
-    present: int = 0  #: a program had written them meanwhile
-    failed: int = 0
-    skipped: Mapping[NoRecipe, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    compile_seconds: float = 0.0  #: of all compilers together: what programs need not spend
-    share: float | None = None  #: of what is in use, 0 to 1: what is there now, or after a dry run would be
-    confirmed: str = ""  #: how we know that programs will look for what was rebuilt; empty if nothing was
-    into: Path | None = None  #: the store that the entries went to, if not where they came from
-    failures: tuple[str, ...] = ()  #: the first few, in the compilers' own words
-
-
-class ScanReport(Struct, frozen=True, tag_field="kind", tag="scan"):
-    """What a look at all stores changed."""
-
-    stores: int
-    added: int
-    changed: int
-    vanished: int
-    entries: int
-    seconds: float
-    unread: int = 0  #: directories and entries of stores that could be looked at otherwise
-
-
-class PrewarmReport(Struct, frozen=True, tag_field="kind", tag="prewarm"):
-    """What prewarming really did."""
-
-    runs: tuple[Run, ...] = ()
-    covered: tuple[ModelName, ...] = ()
-    deferred: tuple[Deferred, ...] = ()

@@ -8,9 +8,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from xpucached.domain.activity import Watching
 from xpucached.domain.defects import Defect, Effect, RepairAction
-from xpucached.domain.host import Problem
 from xpucached.domain.names import AwareDatetime, EntryKey, EntryRef, TrashRef
 from xpucached.domain.plans import EvictReason, NoRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
@@ -72,14 +70,6 @@ class Drop(Struct, frozen=True):
     reason: DropReason
 
 
-class TrashReport(Struct, frozen=True, tag_field="kind", tag="trash"):
-    """What was given back, and what is gone for good."""
-
-    restored: tuple[Restored, ...] = ()
-    dropped: tuple[TrashRef, ...] = ()
-    freed: int = 0
-
-
 class Repair(Struct, frozen=True):
     """Do this about that entry."""
 
@@ -136,23 +126,3 @@ class Comparison(Struct, frozen=True):
     differing: tuple[EntryRef, ...] = ()  #: of which other bytes came out: the first hundred
     failures: tuple[str, ...] = ()  #: the first few, in the compilers' own words
     compile_seconds: float = 0.0
-
-
-class VerifyReport(Struct, frozen=True, tag_field="kind", tag="verify"):
-    """What a thorough look found, and what was mended."""
-
-    fix: bool
-    stores: int
-    entries: int
-    findings: tuple[Finding, ...] = ()
-    seconds: float = 0.0
-    watching: Watching | None = None  #: how changes are noticed, where it was asked what is wrong here
-    problems: tuple[Problem, ...] = ()  #: what the status says is wrong, when the look had ended
-    deep: Comparison | None = None  #: where it was asked for
-    unread: int = 0  #: stores that could not be looked at: whether anything is wrong there is not known
-    unread_parts: int = 0  #: the same of directories and entries in the others
-
-    @property
-    def untrusted(self) -> tuple[Problem, ...]:
-        """The problems with what came from elsewhere."""
-        return tuple(one for one in self.problems if one.code in UNTRUSTED)

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.jobs import UNDER_WAY, JobState
-from xpucached.domain.plans import EvictionReport, EvictReason, PrewarmReport, ReplayReport, ScanReport
-from xpucached.domain.trash import TrashReport, VerifyReport
+from xpucached.domain.plans import EvictReason
+from xpucached.domain.reports import EvictionReport, PrewarmReport, ReplayReport, ScanReport, TrashReport, VerifyReport
 from xpucached.printing import plain, quoted, safe
 from xpucached.render import trash
 from xpucached.render.models import detail, outcome_of

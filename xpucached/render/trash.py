@@ -13,7 +13,8 @@ from xpucached.render.text import Cell, Colour, TextStyle, age, count, seconds, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xpucached.domain.trash import Comparison, Finding, Trashed, TrashReport, VerifyReport
+    from xpucached.domain.reports import TrashReport, VerifyReport
+    from xpucached.domain.trash import Comparison, Finding, Trashed
 
 
 def trash(values: Sequence[Trashed], style: TextStyle, owners: Sequence[str] = ()) -> str:

@@ -21,8 +21,9 @@ from xpucached.domain.jobs import ErrorInfo, Event, Job
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import ModelStatus, Run, Trial, WarmReason, Warmth, Workload
 from xpucached.domain.overview import Overview, OverviewModel, UnderWay
-from xpucached.domain.plans import Deferred, ReplayReport
+from xpucached.domain.plans import Deferred
 from xpucached.domain.pushes import PushOutcome
+from xpucached.domain.reports import ReplayReport
 from xpucached.domain.secrecy import HIDDEN, of_event, of_problem
 from xpucached.domain.shifts import Shift
 from xpucached.domain.status import Status, Verdict

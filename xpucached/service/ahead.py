@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from xpucached.domain.ahead import StagedDriver
-    from xpucached.domain.plans import ReplayReport
+    from xpucached.domain.reports import ReplayReport
     from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
     from xpucached.service.replay import Replayer

@@ -20,7 +20,8 @@ from xpucached.catalog.models import models_by_name
 from xpucached.catalog.preselect import store_subtotals
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import group
-from xpucached.domain.plans import CacheReason, EvictionPlan, EvictionReport, EvictReason
+from xpucached.domain.plans import CacheReason, EvictionPlan, EvictReason
+from xpucached.domain.reports import EvictionReport
 from xpucached.domain.trash import TrashLabel
 from xpucached.errors import CatalogError, Conflict, RequestError
 from xpucached.kinds import table

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from xpucached.domain.models import ModelStatus, Run
     from xpucached.domain.names import ModelName
     from xpucached.domain.overview import Overview
-    from xpucached.domain.plans import IndexedEntry, PrewarmReport
+    from xpucached.domain.plans import IndexedEntry
     from xpucached.domain.queries import EntryPage
+    from xpucached.domain.reports import PrewarmReport
     from xpucached.domain.stores import StoreStatus
     from xpucached.service.jobs import Handle
 

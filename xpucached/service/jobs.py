@@ -10,11 +10,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress, Report
+from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress
 from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId
-from xpucached.domain.plans import PrewarmReport
-from xpucached.domain.trash import VerifyReport
+from xpucached.domain.reports import PrewarmReport, Report, VerifyReport
 from xpucached.errors import Busy, Conflict, NotFound, Restarted, RunFailed, XpucachedError
 from xpucached.incidents import unexpected
 from xpucached.service.events import Clock

@@ -15,7 +15,8 @@ from xpucached.catalog.figures import model_sizes
 from xpucached.catalog.models import all_models, checked_models
 from xpucached.catalog.runs import finish_run, with_newest_runs
 from xpucached.domain.models import ModelStatus, Outcome, WarmReason, Warmth
-from xpucached.domain.plans import Deferred, PrewarmReport
+from xpucached.domain.plans import Deferred
+from xpucached.domain.reports import PrewarmReport
 from xpucached.domain.workloads import Variant
 from xpucached.errors import CatalogError, Conflict, HostError, NotFound, no_model
 from xpucached.incidents import unexpected

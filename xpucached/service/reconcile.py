@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from xpucached.api import requests
     from xpucached.domain.jobs import Job
-    from xpucached.domain.plans import ScanReport
+    from xpucached.domain.reports import ScanReport
     from xpucached.domain.triggers import Trigger
     from xpucached.service.ahead import AheadPreparer
     from xpucached.service.context import Context

@@ -21,7 +21,8 @@ from xpucached.catalog.recipes import recipe_lineages
 from xpucached.catalog.refusals import refused_by
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.host import OtherDriver
-from xpucached.domain.plans import NoRecipe, ReplayPlan, ReplayReport
+from xpucached.domain.plans import NoRecipe, Rebuild, ReplayPlan
+from xpucached.domain.reports import ReplayReport
 from xpucached.domain.targets import Origin
 from xpucached.errors import CatalogError, HostError, NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.host import other_driver, simulated_gpu
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from xpucached.domain.host import Host
     from xpucached.domain.jobs import Job
     from xpucached.domain.names import ModelName
-    from xpucached.domain.plans import Rebuild
     from xpucached.domain.targets import Target
     from xpucached.processes.supervised import ProcessStarter
     from xpucached.service.context import Context

@@ -17,7 +17,7 @@ from xpucached.catalog.moved import take_along
 from xpucached.catalog.scans import known_entries, record_scan
 from xpucached.catalog.stores import all_stores, forget_store, known_keys, last_thorough_scan
 from xpucached.domain.activity import FileAct
-from xpucached.domain.plans import ScanReport
+from xpucached.domain.reports import ScanReport
 from xpucached.domain.stores import Delta, EntryId, KnownEntry, Scan, StoreState
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.kinds.table import KINDS

@@ -16,8 +16,9 @@ from xpucached.catalog.entries import note_restored
 from xpucached.catalog.events import RESTORED
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.plans import DiskSpace
+from xpucached.domain.reports import TrashReport
 from xpucached.domain.stores import EntryId, StoreState
-from xpucached.domain.trash import LISTED, Drop, DropReason, Restored, TrashReport
+from xpucached.domain.trash import LISTED, Drop, DropReason, Restored
 from xpucached.errors import Busy, CatalogError, Conflict, NotFound
 from xpucached.host import process_table
 from xpucached.kinds import model_caches

@@ -20,8 +20,9 @@ from xpucached.domain.host import Problem
 from xpucached.domain.names import group
 from xpucached.domain.plans import NoRecipe
 from xpucached.domain.queries import EntryQuery
+from xpucached.domain.reports import VerifyReport
 from xpucached.domain.stores import FoundStore, StoreState
-from xpucached.domain.trash import Finding, Repair, VerifyReport
+from xpucached.domain.trash import Finding, Repair
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from xpucached.api import requests
     from xpucached.domain.jobs import Job
     from xpucached.domain.names import EntryKey
-    from xpucached.domain.plans import EvictionReport
+    from xpucached.domain.reports import EvictionReport
     from xpucached.domain.status import Status
     from xpucached.domain.stores import EntryId, StoreStatus
     from xpucached.service.compare import EntryComparer

@@ -33,12 +33,13 @@ from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState
 from xpucached.domain.models import ModelStatus, Outcome, Run, WarmReason, Warmth
 from xpucached.domain.names import AwareDatetime, EntryKey, JobId, KindName, ModelName
 from xpucached.domain.overview import Overview
-from xpucached.domain.plans import EvictReason, IndexedEntry, PrewarmReport, ScanReport
+from xpucached.domain.plans import EvictReason, IndexedEntry
 from xpucached.domain.queries import EntryPage, EntryQuery
+from xpucached.domain.reports import PrewarmReport, ScanReport, TrashReport
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import EntryState, ImageFormat, StoreOrigin, StoreState, StoreStatus
 from xpucached.domain.targets import Origin
-from xpucached.domain.trash import Trashed, TrashReport
+from xpucached.domain.trash import Trashed
 from xpucached.domain.users import SavedState
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, XpucachedError

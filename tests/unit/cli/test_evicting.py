@@ -15,8 +15,9 @@ from xpucached.api import requests
 from xpucached.cli import commands_jobs
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.names import JobId
-from xpucached.domain.plans import EvictionPlan, EvictionReport
+from xpucached.domain.plans import EvictionPlan
 from xpucached.domain.queries import EntryPage
+from xpucached.domain.reports import EvictionReport
 from xpucached.errors import NotFound, RequestError
 
 if TYPE_CHECKING:

@@ -21,12 +21,13 @@ from xpucached.domain.host import Problem
 from xpucached.domain.jobs import ErrorInfo, Event, Job, JobState, Progress
 from xpucached.domain.models import Layer, Outcome, RemovedModel
 from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName, ModelName, TrashRef
-from xpucached.domain.plans import EvictionPlan, NoRecipe, ReplayPlan, ReplayReport, SameInput, ScanReport
+from xpucached.domain.plans import EvictionPlan, NoRecipe, ReplayPlan, SameInput
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.recipes import RecipeState
+from xpucached.domain.reports import ReplayReport, ScanReport, TrashReport, VerifyReport
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import EntryState, Kernel, Lookups, ModelCache, Store, StoreState
-from xpucached.domain.trash import Comparison, Restored, TrashReport, Unproven, VerifyReport
+from xpucached.domain.trash import Comparison, Restored, Unproven
 from xpucached.domain.usage import Saved
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES, OURS, STORE

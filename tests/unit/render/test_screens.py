@@ -21,10 +21,11 @@ from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState, Progress
 from xpucached.domain.models import ModelStatus, Outcome, RemovedModel, Warmth
 from xpucached.domain.names import JobId, ModelName
-from xpucached.domain.plans import Deferred, PrewarmReport
+from xpucached.domain.plans import Deferred
 from xpucached.domain.queries import EntryPage
+from xpucached.domain.reports import PrewarmReport, TrashReport
 from xpucached.domain.status import Verdict
-from xpucached.domain.trash import Restored, TrashReport
+from xpucached.domain.trash import Restored
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.planning.verdict import verdict
 from xpucached.printing import plain

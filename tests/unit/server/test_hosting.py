@@ -17,7 +17,8 @@ from xpucached.api import host_requests, requests
 from xpucached.api.client import Client
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.names import JobId, ModelName
-from xpucached.domain.plans import Deferred, PrewarmReport
+from xpucached.domain.plans import Deferred
+from xpucached.domain.reports import PrewarmReport
 from xpucached.errors import Denied, NotFound, SettingsError
 from xpucached.server import unix_sockets
 from xpucached.server.connection import ConnectionLimits, Peer

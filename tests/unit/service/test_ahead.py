@@ -20,7 +20,8 @@ from xpucached.domain.ahead import AheadState, StagedDriver, StagedPackage
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.jobs import JobState
 from xpucached.domain.names import KindName
-from xpucached.domain.plans import NoRecipe, Rebuild, ReplayPlan, ReplayReport
+from xpucached.domain.plans import NoRecipe, Rebuild, ReplayPlan
+from xpucached.domain.reports import ReplayReport
 from xpucached.domain.targets import Target
 from xpucached.errors import HostError
 from xpucached.host import power, staged

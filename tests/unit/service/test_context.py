@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from xpucached.domain.jobs import JobState
-from xpucached.domain.trash import TrashReport
+from xpucached.domain.reports import TrashReport
 from xpucached.errors import Busy
 from xpucached.service import jobs
 from xpucached.service.context import to_its_end

@@ -21,7 +21,7 @@ from tests.support import api_stub, catalogs
 from xpucached.api.requests import AddModel, GetModel, ListStores, RemoveModel
 from xpucached.domain.models import RemovedModel
 from xpucached.domain.names import ModelName
-from xpucached.domain.plans import EvictionReport
+from xpucached.domain.reports import EvictionReport
 from xpucached.domain.stores import ModelCache, StoreState
 from xpucached.domain.workloads import RunSpec
 from xpucached.kinds import model_caches, removal
