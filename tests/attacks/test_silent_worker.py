@@ -32,7 +32,7 @@ def test_users_whose_workers_are_silent_leave_a_turn_for_each_of_the_others(
     def ask(uid: int, *_given: object, **_named: object) -> user_client.WorkerAnswer[int]:
         if uid in hostile:
             answer.wait()
-        return user_client.WorkerAnswer(None, uid)
+        return user_client.WorkerAnswer(uid)
 
     monkeypatch.setattr(user_client, "ask", ask)
 
@@ -66,7 +66,7 @@ def test_a_job_is_waited_for_in_turns_and_no_thread_is_kept_for_it(
 
     def ask(_uid: int, request: requests.WaitJob, *_given: object, **_named: object) -> user_client.WorkerAnswer[Job]:
         waited.append(request.timeout)
-        return user_client.WorkerAnswer(None, replace(job, state=states.pop(0)))
+        return user_client.WorkerAnswer(replace(job, state=states.pop(0)))
 
     monkeypatch.setattr(user_client, "ask", ask)
     monkeypatch.setattr(user_client, "_PAUSE", 0.0)

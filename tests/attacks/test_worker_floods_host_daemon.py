@@ -31,16 +31,23 @@ def status(**more: object) -> bytes:
     return codec.dumps({"api": 1, "data": data})
 
 
+def nested(depth: int) -> Json:
+    """Return objects that lie in each other."""
+    return {"": nested(depth - 1)} if depth else {}
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         # Each is a value of its own, or a path: minutes of work in eight megabytes.
         (status(changes=[""] * 400_000), "more than 1048576 bytes"),
-        (status(changes=[""] * 250_000), "more than 200000 values"),
+        (status(changes=[""] * 100_000), "more than 87381 values"),
         # What nobody knows is not read, but it has to be taken apart.
-        (status(unknown=[0] * 300_000), "more than 200000 values"),
+        (status(unknown=[0] * 100_000), "more than 87381 values"),
+        # Each takes 200 bytes of memory, and holds one value alone.
+        (status(unknown=[nested(30)] * 3_000), "more than 87381 values"),
     ],
-    ids=["bytes", "values", "unknown"],
+    ids=["bytes", "values", "unknown", "nested"],
 )
 def test_an_answer_with_too_much_in_it_is_refused_unread(
     tmp_path: Path, short_dir: Path, answer: bytes, reason: str
@@ -60,7 +67,7 @@ def test_an_answer_with_too_much_in_it_is_refused_unread(
     assert reason in said.sentence
 
 
-@pytest.mark.parametrize("more", [{"changes": [""] * 150_000, "warmth": "tepid"}, {"unknown": [0] * 150_000, "why": 7}])
+@pytest.mark.parametrize("more", [{"changes": [""] * 80_000, "warmth": "tepid"}, {"unknown": [0] * 80_000, "why": 7}])
 def test_answers_that_cannot_be_read_are_kept_by_nobody(
     tmp_path: Path, short_dir: Path, more: dict[str, object]
 ) -> None:
@@ -88,6 +95,20 @@ def test_answers_that_cannot_be_read_are_kept_by_nobody(
     assert len(refusals) == 10
     assert all("cannot be read" in one.message for one in refusals)
     assert kept < 5 << 20
+
+
+def test_what_is_passed_on_is_kept_as_it_is_written(tmp_path: Path, short_dir: Path) -> None:
+    host_daemon = make(tmp_path, WorkerUnitsStub(), short_dir / "s")
+    kept: list[bytes] = []
+
+    async def ask() -> None:
+        kept.append(await host_daemon.tend(OURS, requests.GetStatus(), admin=True))
+
+    answer = status(unknown=[nested(1)] * 80_000)
+    hello = http(b'{"api": 1, "data": {"api": 1, "version": "1"}}')
+    with liar(short_dir / "s", lambda request: hello if request.startswith(b"GET /v1 ") else http(answer)):
+        go(host_daemon, ask)
+    assert codec.dumps({"api": 1, "data": json.loads(kept[0])}) == answer
 
 
 def test_answers_are_read_beside_the_loop(tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from xpucached.api.endpoints import Request
     from xpucached.domain.users import HostStatus
-    from xpucached.messages import Json
 
 
 class Host:
@@ -50,11 +49,11 @@ class Host:
             raise Denied("not by you")
         self.looks += 1
 
-    async def tend(self, uid: int, request: Request[object], *, admin: bool) -> Json:
+    async def tend(self, uid: int, request: Request[object], *, admin: bool) -> bytes:
         """Return what a worker would say."""
         if not (isinstance(request, looking.GetOverview) and admin and uid == self.value.users[0].uid):
             raise Denied("that is not here")
-        return codec.to_json(histories.make_overview())
+        return codec.dumps(codec.to_json(histories.make_overview()))
 
 
 @contextmanager

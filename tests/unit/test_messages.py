@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import tracemalloc
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -92,10 +93,27 @@ def test_the_depth_is_exact() -> None:
 def test_values_are_counted_and_commas_in_text_are_not() -> None:
     texts = b'["a,,,,,,\\",,,,,,", {"b,,,,": 1, "c": 2}]'
     assert messages.parse(texts, largest=LARGEST, most=3)
+    holding = b'[{"[": {}}, {"{": [[]]}]'
+    assert messages.parse(holding, largest=LARGEST, most=6)
+    with pytest.raises(messages.TooMuch, match="more than 5 values"):
+        messages.parse(holding, largest=LARGEST, most=5)
     with pytest.raises(BadMessage, match="more than 2 values"):
         messages.parse(texts, largest=LARGEST, most=2)
     with pytest.raises(BadMessage, match="more than 400000 values"):
         messages.parse(b"[" + b"1," * 400_000 + b"1]", largest=LARGEST, most=400_000)
+
+
+@pytest.mark.parametrize("piece", [b'"",', b'"\\"",', b'"\\\\",', b'{"":['])
+def test_what_is_refused_takes_little_memory(piece: bytes) -> None:
+    data = b"[" + piece * 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadMessage):
+            messages.parse(data, largest=LARGEST, most=10)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 25 * len(data)
 
 
 def test_bytes_of_file_names_are_let_through_where_they_are_expected() -> None:

@@ -38,7 +38,6 @@ from xpucached.hostd.state import StateFile
 from xpucached.hostd.user_client import UserClient
 from xpucached.hostd.users import read_users
 from xpucached.hostd.worker_follower import WorkerFollower, WorkerUnits
-from xpucached.messages import Json
 from xpucached.threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -384,8 +383,8 @@ class HostDaemon:
             raise NotFound(f"no job {name}", hint="jobs are their users': xpucachectl --of USER jobs")
         return found
 
-    async def tend(self, uid: int, request: Request[object], *, admin: bool) -> Json:
-        """Pass on what may be passed on; gives the answer as it came, which may be longer for an administrator.
+    async def tend(self, uid: int, request: Request[object], *, admin: bool) -> bytes:
+        """Pass on what may be passed on; gives the answer as JSON, which may be longer for an administrator.
 
         Raises `Denied` for the rest.
         """
@@ -397,4 +396,4 @@ class HostDaemon:
         await self.wake(uid)
         # It was read as what it must be, so that nothing else gets through.
         largest = user_client.LARGEST_FOR_ADMINISTRATORS if admin else user_client.LARGEST
-        return (await self._user_clients.ask(uid, request, largest=largest)).data
+        return (await self._user_clients.ask(uid, request, largest=largest, written=True)).text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
-from xpucached import sockets
+from xpucached import codec, sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
@@ -24,7 +24,6 @@ from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.status import MOST_NAMES
 from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import Busy, Denied, Unavailable, Untrusted, XpucachedError
-from xpucached.messages import Json
 from xpucached.printing import plain
 from xpucached.threads import ThreadPool
 
@@ -44,7 +43,8 @@ LARGEST: Final = 1 << 20
 LARGEST_FOR_ADMINISTRATORS: Final = 4 << 20
 """The same, for what an administrator asks of a worker: a plan names every entry."""
 
-_MOST_VALUES: Final = 200_000  # each of which may cost hundreds of bytes of memory
+_LEAST: Final = 12
+"""Bytes that a value takes in the shortest answers there are, and so how many values: each may cost 250 of memory."""
 _PATIENCE: Final = 15.0
 _JOB: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST: Final = 300  # characters of a sentence
@@ -78,22 +78,27 @@ def socket_of(uid: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer(Generic[T]):
-    """What a worker answered: as it stood on the wire, and read as what it must be."""
+    """What a worker answered: read as what it must be, and written again for who asked."""
 
-    data: Json
     value: T
+    text: bytes = b""  #: what may take many times as much memory otherwise
 
 
 def ask(
-    uid: int, request: Request[T], place: Callable[[int], Path] = socket_of, *, largest: int = LARGEST
+    uid: int,
+    request: Request[T],
+    place: Callable[[int], Path] = socket_of,
+    *,
+    largest: int = LARGEST,
+    written: bool = False,
 ) -> WorkerAnswer[T]:
-    """Ask a worker, and read its answer; blocks.
+    """Ask a worker, and read its answer; blocks.  With ``written`` it is written again, too.
 
     Raises `Unavailable` if nobody answers there, or somebody who is not this user, and what the worker refused with.
     """
     failed: Exception
     try:
-        return _ask(uid, request, place, largest)
+        return _ask(uid, request, place, largest, written=written)
     except XpucachedError as error:
         failed = error
     except Exception as error:
@@ -105,12 +110,14 @@ def ask(
     raise failed.with_traceback(None)
 
 
-def _ask(uid: int, request: Request[T], place: Callable[[int], Path], largest: int) -> WorkerAnswer[T]:
+def _ask(
+    uid: int, request: Request[T], place: Callable[[int], Path], largest: int, *, written: bool
+) -> WorkerAnswer[T]:
     with Client(
         place(uid),
         owner=uid,
         largest=largest,
-        most=_MOST_VALUES,
+        most=largest // _LEAST,
         patience=_PATIENCE,
         hint="the worker may have ended; ask again",
     ) as client:
@@ -121,7 +128,9 @@ def _ask(uid: int, request: Request[T], place: Callable[[int], Path], largest: i
             raise Unavailable(error.message, hint=error.hint) from error
         with _READING:
             answer = client.read(request, text)
-            return WorkerAnswer(answer.data, answer.value)
+            found = WorkerAnswer(answer.value, codec.dumps(answer.data) if written else b"")
+            del answer
+            return found
 
 
 class _Turns:
@@ -187,24 +196,28 @@ class UserClient:
         self._turns = {False: _Turns(_THREADS, _PER_USER), True: _Turns(_OWN_THREADS, _OWN_PER_USER)}
         self._threads = ThreadPool(_THREADS + _OWN_THREADS, thread_name_prefix="ask-worker")
 
-    async def ask(self, uid: int, request: Request[T], *, own: bool = False, largest: int = LARGEST) -> WorkerAnswer[T]:
+    async def ask(
+        self, uid: int, request: Request[T], *, own: bool = False, largest: int = LARGEST, written: bool = False
+    ) -> WorkerAnswer[T]:
         """Ask a user's worker; ``own`` for what nobody asked us to.  Raises as `ask`, and `Busy`."""
         if isinstance(request, requests.WaitJob):
-            return await self._wait_for_job(uid, request, largest)
-        return await self._ask(uid, request, own=own, largest=largest)
+            return await self._wait_for_job(uid, request, largest, written=written)
+        return await self._ask(uid, request, own=own, largest=largest, written=written)
 
-    async def _wait_for_job(self, uid: int, request: requests.WaitJob, largest: int) -> WorkerAnswer[T]:
+    async def _wait_for_job(
+        self, uid: int, request: requests.WaitJob, largest: int, *, written: bool
+    ) -> WorkerAnswer[T]:
         loop = asyncio.get_running_loop()
         end = loop.time() + request.timeout
         while True:
             left = max(0.0, end - loop.time())
             turn = replace(request, timeout=min(left, _TURN))
-            answer = await self._ask(uid, turn, own=False, largest=largest)
+            answer = await self._ask(uid, turn, own=False, largest=largest, written=written)
             if answer.value.state not in UNDER_WAY or left <= _TURN:
                 return cast("WorkerAnswer[T]", answer)
             await asyncio.sleep(_PAUSE)
 
-    async def _ask(self, uid: int, request: Request[T], *, own: bool, largest: int) -> WorkerAnswer[T]:
+    async def _ask(self, uid: int, request: Request[T], *, own: bool, largest: int, written: bool) -> WorkerAnswer[T]:
         turns = self._turns[own]
         if not own and (waiting := turns.waiting(uid)) >= _WAITING:
             raise Busy(
@@ -219,7 +232,7 @@ class UserClient:
                 loop.call_soon_threadsafe(turns.give, uid)
 
         try:
-            asking = self._threads.submit(ask, uid, request, self._place, largest=largest)
+            asking = self._threads.submit(ask, uid, request, self._place, largest=largest, written=written)
         except RuntimeError as error:
             # The limit of our unit, or of the host: the next question may find one.
             turns.give(uid)

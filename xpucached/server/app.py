@@ -160,6 +160,11 @@ def written(row: Endpoint, data: Json, headers: Mapping[str, str] | None = None)
     return Response(content, row.status, headers, "application/json")
 
 
+def passed_on(row: Endpoint, data: bytes) -> Response:
+    """Answer with what is written already."""
+    return Response(b'{"api":%d,"data":%b}' % (VERSION, data), row.status, media_type="application/json")
+
+
 def tagged(row: Endpoint, value: object, request: Request) -> Response:
     """Write an answer with an ``ETag``, which stays the same while all but ``at`` does; 304 for who has it already."""
     data = codec.to_json(value)

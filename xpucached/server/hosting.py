@@ -22,8 +22,7 @@ from xpucached.api.endpoints import VERSION, Endpoint
 from xpucached.domain.host_overview import host_overview
 from xpucached.domain.jobs import Job
 from xpucached.errors import Denied, NotFound, XpucachedError
-from xpucached.messages import Json
-from xpucached.server.app import Handler, HttpApplication, by_path, done, refusal, respond, tagged, written
+from xpucached.server.app import Handler, HttpApplication, by_path, done, passed_on, refusal, respond, tagged, written
 from xpucached.server.connection import ConnectionLimits, Peer
 from xpucached.server.public_thread import here
 
@@ -71,8 +70,8 @@ class HostService(Protocol):
     async def job(self, uid: int, request: requests.GetJob | requests.WaitJob) -> Job:
         """Return a worker's job."""
 
-    async def tend(self, uid: int, request: endpoints.Request[object], *, admin: bool) -> Json:
-        """Pass a request on to a worker; for an administrator the answer may be longer."""
+    async def tend(self, uid: int, request: endpoints.Request[object], *, admin: bool) -> bytes:
+        """Pass a request on to a worker; gives its answer as JSON, which for an administrator may be longer."""
 
     def meant(self, name: JobId) -> tuple[int, JobId]:
         """Return the user and the job that a job's name here means."""
@@ -124,8 +123,9 @@ class HostRoutes(HttpApplication):
         if isinstance(asked, host_requests.GetHostOverview) and "text/plain" not in request.headers.get("accept", ""):
             return tagged(row, value, request)
         # How long a text of what a worker says takes, and how large it is, its user would choose: who asked writes it.
-        worded = not user and not isinstance(value, Job)
-        return respond(row, value, request) if worded else written(row, codec.to_json(value))
+        if isinstance(value, bytes):
+            return passed_on(row, value)
+        return written(row, codec.to_json(value)) if isinstance(value, Job) else respond(row, value, request)
 
     def _trusts(self, peer: Peer) -> bool:
         return self._admin or peer.uid in {0, os.getuid()}
