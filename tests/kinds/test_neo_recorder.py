@@ -236,6 +236,24 @@ def test_a_root_that_is_a_link_now_is_left_alone(store: Store, tmp_path: Path) -
     assert left(store) == []
 
 
+def test_what_lies_behind_a_link_is_not_asked_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A file system may lie there that never answers.
+    (store.root / "1").rename(store.root.parent / "aside")
+    (store.root / "1").symlink_to(store.root.parent / "aside")
+    asked: list[str] = []
+    real = os.stat
+
+    def noting(path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        asked.append(path)
+        return real(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", noting)
+    told = recorder.collect(store, frozenset(), HOST)
+    assert "1/4/14393921d7ce9d06.cl_cache" in told.created
+    assert "1/4/14393921d7ce9d06.cl_cache" not in {one.key for one in told.recipes}
+    assert not [path for path in asked if path.startswith("1/")]
+
+
 def test_a_directory_with_a_traces_name_is_no_lookup(store: Store) -> None:
     recorder.forget(store)
     (store.root / "0123456789abcdef.trace").mkdir()

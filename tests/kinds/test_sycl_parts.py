@@ -90,6 +90,29 @@ def test_where_nothing_changed_no_directory_of_an_image_is_opened(
     assert whole.foreign == 0
 
 
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_quick_look_asks_for_nothing_that_a_link_leads_to(
+    sycl_store: SyclStore, slots: list[Slot], monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    # A file system may lie there that never answers.
+    rows = known(look(sycl_store, []))
+    link = sycl_store.root.joinpath(*rows[0].key.split("/")[:depth])
+    link.rename(sycl_store.root.parent / "aside")
+    link.symlink_to(sycl_store.root.parent / "aside")
+    asked: list[str] = []
+    real = os.stat
+
+    def noting(path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        asked.append(f"{path}/")
+        return real(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", noting)
+    gone = look(sycl_store, rows)
+    assert set(gone.vanished or ()) == {row.key for row in rows if row.key.startswith(rows[0].key.rpartition("/")[0])}
+    behind = "/".join(rows[0].key.split("/")[1:depth]) + "/"
+    assert not [path for path in asked if path.startswith(behind) and path != behind]
+
+
 def test_what_vanished_is_handed_over_in_parts_too(sycl_store: SyclStore, slots: list[Slot]) -> None:
     rows = known(look(sycl_store, []))
     there = {row.key for row in rows}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -50,7 +51,7 @@ def _program(command: Sequence[str], directory: Path, variables: Mapping[str, st
     first = next(iter(words), "")
     found = shutil.which(first, path=variables.get("PATH")) if "/" not in first else None
     path = Path(found or directory / first)
-    if not path.is_file():
+    if not stat.S_ISREG(_mode(path)):
         raise NotFound(f"{path}: there is no such program")
     return path
 
@@ -73,7 +74,9 @@ def _of_python(python: Path, variables: Mapping[str, str]) -> Iterator[Path]:
     """Yield the environment of an interpreter, its packages, and what files there add to its search path."""
     one = python_packages.interpreter(python)
     yield from (
-        root for root in (python.parent.parent, one.prefix) if root is not None and (root / "conda-meta").is_dir()
+        root
+        for root in (python.parent.parent, one.prefix)
+        if root is not None and stat.S_ISDIR(_mode(root / "conda-meta"))
     )
     if one.environment is not None:
         yield one.environment
@@ -94,24 +97,31 @@ def _of_system(path: Path) -> bool:
 
 def _beside(program: Path) -> Iterator[Path]:
     """Yield the libraries in the folder of a program, and in the ``lib`` next to that."""
-    real = program.resolve()
+    real = Path(os.path.realpath(program))
     for folder in (real.parent, real.parent.parent / "lib"):
-        if not _of_system(folder) and folder.is_dir():
-            for file in itertools.islice(folder.iterdir(), _MOST):
-                if _SHARED.match(file.name) and not file.is_symlink() and head(os.fspath(file), 4) == b"\x7fELF":
-                    yield file
+        if _of_system(folder):
+            continue
+        with contextlib.suppress(OSError), os.scandir(folder) as listed:
+            for file in itertools.islice(listed, _MOST):
+                if _SHARED.match(file.name) and not file.is_symlink() and head(file.path, 4) == b"\x7fELF":
+                    yield Path(file.path)
 
 
 def _outer(found: Iterable[Path]) -> list[Path]:
     """Return those that are there, without what lies in another one."""
-    there = {one.resolve(): one for one in reversed(list(found)) if _is_there(one)}
+    there = {Path(os.path.realpath(one)): one for one in reversed(list(found)) if _is_there(one)}
     return [one for real, one in reversed(there.items()) if there.keys().isdisjoint(real.parents)]
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether a file or a folder is there, as far as we may look: pathlib's own questions raise where not."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return False
+    """Return whether a file or a folder is there."""
+    mode = _mode(path)
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def _mode(path: Path) -> int:
+    """Return what a path leads to, 0 if to nothing that we may look at: pathlib's own questions raise there."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections import Counter
@@ -116,7 +117,8 @@ class SearchedFiles:
             folder, depth = waiting.pop()
             try:
                 with os.scandir(folder) as rows:
-                    entries = sorted(rows, key=lambda one: one.name)
+                    some = itertools.islice(rows, _MOST_FILES + 1 - files)
+                    entries = sorted(some, key=lambda one: one.name)
             except OSError:
                 self.skipped["folders that cannot be read"] += 1
                 continue

@@ -118,3 +118,17 @@ def test_thousands_of_places_are_compared_in_one_go(tmp_path: Path) -> None:
         (tmp_path / f"venv/lib/python3.11/site-packages/{first}.pth").write_text(lines)
 
     assert len(found(tmp_path, str(python), "app.py")) == 1 + len(names)
+
+
+def test_what_cannot_even_be_asked_for_is_not_there(tmp_path: Path) -> None:
+    long = "long" * 100
+    python = environment(tmp_path / "venv", f"home = /{long}/bin\ninclude-system-site-packages = true\n")
+    assert found(tmp_path, str(python)) == ["venv"]
+    put(tmp_path / "script", f"#!/{long}/python3\n".encode())
+    with pytest.raises(NotFound, match="not known"):
+        found(tmp_path, "./script")
+    with pytest.raises(NotFound, match="no such program"):
+        found(tmp_path, f"./{long}")
+    put(tmp_path / "app/program")
+    (tmp_path / "lib").write_bytes(b"no folder")
+    assert found(tmp_path, "app/program") == ["app/program"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -10,6 +11,7 @@ import tempfile
 import zipfile
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -22,6 +24,9 @@ from xpucached.inspection import content, devices, places, unpacking, zips
 from xpucached.inspection.content import MemoryContent, Unreadable
 from xpucached.inspection.report import Inspector
 from xpucached.inspection.zips import ZipArchive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIBRARY = program(("spir64", spirv("a", "b"), ("a", "b")), ("spir64", spirv("c"), ("c",)))
 NATIVE = archives()["15_pvc+bmg+dg2+arl-h+mtl-h+lnl-m.x"]
@@ -267,3 +272,25 @@ def test_a_member_is_known_by_its_beginning_whatever_is_packed_before_it(tmp_pat
 
     assert zipfile.ZipFile(path).read("a.so") == LIBRARY
     assert counts(inspect(path)) == [(0, 3, 0, 0)]
+
+
+def test_of_a_folder_no_more_names_are_held_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        (tmp_path / f"{number:02}").touch()
+    monkeypatch.setattr(places, "_MOST_FILES", 9)
+    taken = list[str]()
+    scandir = os.scandir
+
+    def noted(rows: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+        for one in rows:
+            taken.append(one.name)
+            yield one
+
+    @contextlib.contextmanager
+    def counted(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scandir(path) as rows:
+            yield noted(rows)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    assert "only the first 9 files" in str(inspect(tmp_path).notes)
+    assert len(taken) == 10

@@ -239,8 +239,9 @@ class _Pass:
         return found
 
     def _find(self, name: str, *, flat: bool = True) -> EntryKey | None:
-        """Return the entry of a name that was made in this pass."""
-        for above in (f"{name[0]}/{name[1]}/", "") if flat else (f"{name[0]}/{name[1]}/",):
+        """Return the entry of a name that was made in this pass; not what a link leads to, where nobody may answer."""
+        deep = self._is_directory(name[0]) and self._is_directory(f"{name[0]}/{name[1]}")
+        for above in (*([f"{name[0]}/{name[1]}/"] if deep else []), *([""] if flat else [])):
             for suffix in layout.SUFFIXES:
                 with contextlib.suppress(OSError):
                     os.stat(f"{above}{name}{suffix}", dir_fd=self.root, follow_symlinks=False)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -191,18 +192,22 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
 def _settled(device: int, image: str, rows: list[KnownEntry]) -> bool:
     """Tell whether the directories of an image are those that were seen, and nothing was added, taken or renamed there.
 
-    Three questions for each leaf instead of opening and listing three directories.  Nothing that a link leads to has
-    the numbers that were noted down of what was opened.
+    Three questions for each leaf instead of opening and listing three directories.  What a link leads to, and who may
+    never answer there, is not asked for.
     """
     before, place = "", None
     try:
         first = os.stat(image, dir_fd=device, follow_symlinks=False)
+        if not stat.S_ISDIR(first.st_mode):
+            return False
         for row in rows:
             key = row.key
             leaf = key[key.index("/") + 1 : key.rindex("/")]
             if leaf != before:
                 before = leaf
                 third = os.stat(leaf[: leaf.rindex("/")], dir_fd=device, follow_symlinks=False)
+                if not stat.S_ISDIR(third.st_mode):
+                    return False
                 place = _place(first, third, os.stat(leaf, dir_fd=device, follow_symlinks=False))
             if row.place != place:
                 return False
