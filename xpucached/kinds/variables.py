@@ -44,14 +44,15 @@ FURTHER: Final = {
 }
 """Where compilers that are no kind of ours cache, and the directory of that below a model's own."""
 
-_STEPS: Final = frozenset(
+STEPS: Final = frozenset(
     {
-        *("TORCHINDUCTOR_FX_GRAPH_CACHE", "ONEAPI_DEVICE_SELECTOR", "SYCL_DEVICE_FILTER"),
+        *("ONEAPI_DEVICE_SELECTOR", "SYCL_DEVICE_FILTER"),
         *("SYCL_PROGRAM_COMPILE_OPTIONS", "SYCL_PROGRAM_LINK_OPTIONS"),
         *("SYCL_PROGRAM_APPEND_COMPILE_OPTIONS", "SYCL_PROGRAM_APPEND_LINK_OPTIONS"),
         *("UR_LOADER_USE_LEVEL_ZERO_V2", "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"),
     }
 )
+"""The variables that decide what a program compiles, and for which device: runs have a daemon's own, too."""
 
 PLACES: Final = frozenset({*LEADING, *FURTHER, "VLLM_CACHE_ROOT", "TRITON_HOME", "MESA_SHADER_CACHE_DIR"})
 """Those whose values are paths from which programs load what they run."""
@@ -59,7 +60,7 @@ PLACES: Final = frozenset({*LEADING, *FURTHER, "VLLM_CACHE_ROOT", "TRITON_HOME",
 FILES: Final = frozenset({"OCL_ICD_FILENAMES", "ZE_ENABLE_ALT_DRIVERS"})
 """Those that name files: one without a slash is searched for in the usual places."""
 
-KNOWN: Final = CACHE_VARIABLES | PLACES | _STEPS
+KNOWN: Final = CACHE_VARIABLES | PLACES | STEPS | {"TORCHINDUCTOR_FX_GRAPH_CACHE"}
 """Every variable that a client takes over: what leads programs to caches and drivers, and what steers the compilers."""
 
 OURS: Final = ("SYCL_CACHE_", "NEO_CACHE_")

@@ -101,7 +101,7 @@ def _against(good: Run, coverage: Coverage, host: Host) -> str:
             if given_by(good.host)
             else "are set now, and none were noted when it was warmed"
         )
-        return f"driver.variables of the configuration {known}"
+        return f"driver.variables, or the daemon's own of their kind, {known}"
     if came := _came(good, coverage.appeared, host):
         which = ", ".join(sorted({one.device for one in came}))
         return f"{which} came since it was warmed: its programs may use that now"

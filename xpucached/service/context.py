@@ -16,6 +16,7 @@ from xpucached.host.core_slots import CoreBudget
 from xpucached.kinds import table
 from xpucached.planning.ranking import RATE
 from xpucached.processes.outlasting import ended
+from xpucached.service import program_variables
 from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
 from xpucached.service.jobs import Jobs
@@ -126,6 +127,11 @@ class Context:
         self.is_busy: Callable[[], bool] = lambda: False
         """Tell whether something goes on, or has yet to begin."""
         self._clock_guard = ClockGuard(clock)
+
+    @property
+    def steering(self) -> Mapping[str, str]:
+        """What decides what all programs compile."""
+        return program_variables.steering(self.settings, self.base)
 
     @property
     def present(self) -> Host:

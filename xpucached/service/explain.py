@@ -221,14 +221,14 @@ class Explainer:
 
         That is our own cache or that of the model, where other compilers cache for it, and which driver it loads.
         """
-        settings = self._context.settings
+        settings, base = self._context.settings, self._context.base
         if name is None:
             ready = await asyncio.to_thread(self._ready, await asyncio.to_thread(self._finder.managed))
-            return {**program_variables.of_application(settings, None), **ready}
+            return {**program_variables.of_application(settings, None, base), **ready}
         status = await self._prewarmer.status_of(name)
         found = await asyncio.to_thread(self._finder.store_of, status.model)
         ready = await asyncio.to_thread(self._ready, found)
-        own = await asyncio.to_thread(program_variables.of_application, settings, status.model)
+        own = await asyncio.to_thread(program_variables.of_application, settings, status.model, base)
         variables = {**own, **ready}
         runs = await self._context.read(newest_runs, name, _HISTORY)
         if trusted(status, await self.runtimes(status.model), runs):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached import deadlines
 from xpucached.domain.workloads import Loader
-from xpucached.kinds.variables import FURTHER, KNOWN, OURS
+from xpucached.kinds.variables import FURTHER, KNOWN, OURS, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +25,11 @@ def _holds_something(place: Path) -> bool:
         return deadlines.ask(place, lambda: next(place.iterdir(), None) is not None)
     except OSError:
         return False
+
+
+def steering(settings: Settings, base: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what decides what all programs compile: of the daemon's own variables, and by the configuration."""
+    return {**{name: text for name, text in base.items() if name in STEPS}, **settings.driver.variables}
 
 
 def given(settings: Settings, model: Model) -> Mapping[str, str]:
@@ -62,7 +67,10 @@ def caches(settings: Settings, model: Model) -> tuple[tuple[str, Path], ...]:
 
 
 def of_application(
-    settings: Settings, model: Model | None, holds: Callable[[Path], bool] = _holds_something
+    settings: Settings,
+    model: Model | None,
+    base: Mapping[str, str],
+    holds: Callable[[Path], bool] = _holds_something,
 ) -> Mapping[str, str]:
     """Return what a program needs besides the stores of ours to find what was warmed, as far as clients take it over.
 
@@ -70,10 +78,10 @@ def of_application(
     command, of which nobody knows beforehand which it uses, where something was cached.
     """
     if model is None:
-        all_ = settings.driver.variables
+        all_ = steering(settings, base)
     else:
         led = further(settings, model)
         if model.workload.exercise.loader is Loader.COMMAND:
             led = {name: text for name, text in led.items() if holds(Path(led.get(_OF.get(name, name), "/")))}
-        all_ = {**given(settings, model), **led}
+        all_ = {**steering(settings, base), **given(settings, model), **led}
     return {name: text for name, text in all_.items() if name in KNOWN and not name.startswith(OURS)}

@@ -180,7 +180,7 @@ class Surveyor:
         retry: bool,
     ) -> Host:
         """Return what programs with these variables meet; what was known, if nothing of it changed."""
-        given = digest_of_variables(self._context.settings.driver.variables)
+        given = digest_of_variables(self._context.steering)
         same = (
             old is not None
             and old.variables == given

@@ -367,7 +367,7 @@ def test_each_model_is_in_one_list_and_failures_end(
             replace(host(NEW), variables="0123abcd"),
             False,
             Warmth.COLD,
-            "driver.variables of the configuration are set now, and none were noted when it was warmed",
+            "driver.variables, or the daemon's own of their kind, are set now, and none were noted when it was warmed",
             WarmReason.DRIVER,
         ),
         (
@@ -375,7 +375,7 @@ def test_each_model_is_in_one_list_and_failures_end(
             replace(host(NEW), variables="0123abcd"),
             False,
             Warmth.COLD,
-            "driver.variables of the configuration changed since it was warmed",
+            "driver.variables, or the daemon's own of their kind, changed since it was warmed",
             WarmReason.DRIVER,
         ),
         (
