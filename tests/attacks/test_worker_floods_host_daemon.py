@@ -7,16 +7,21 @@ import gc
 import json
 import threading
 import tracemalloc
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import api_stub
 from tests.unit.hostd.test_hostd import OURS, WorkerUnitsStub, go, http, liar, make
-from xpucached import codec
+from xpucached import codec, messages
 from xpucached.api import requests
-from xpucached.domain.users import WorkerState
+from xpucached.domain.host_overview import HostOverview, host_overview
+from xpucached.domain.status import StatusSummary
+from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.errors import XpucachedError
+from xpucached.hostd import user_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +100,18 @@ def test_answers_that_cannot_be_read_are_kept_by_nobody(
     assert len(refusals) == 10
     assert all("cannot be read" in one.message for one in refusals)
     assert kept < 5 << 20
+
+
+def test_what_nobody_can_have_hides_no_other_user() -> None:
+    now = datetime.now(UTC)
+    largest = 10**20 - 1  # of as many digits as a reader takes
+    one = asyncio.run(api_stub.Standin().status())
+    said = replace(StatusSummary.of(one), entries=largest, allocated=largest, warm=largest, cold=largest)
+    users = tuple(user_client.digest(UserStatus(name, uid), said, now) for uid, name in enumerate(("alice", "bob")))
+    host = host_overview(HostStatus("1", now, "", None, (), users, now), "host", now)
+
+    read = messages.parse(codec.dumps(codec.to_json(host)), largest=1 << 20)
+    assert codec.from_json(HostOverview, read) == host
 
 
 def test_what_is_passed_on_is_kept_as_it_is_written(tmp_path: Path, short_dir: Path) -> None:

@@ -50,6 +50,8 @@ _JOB: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST: Final = 300  # characters of a sentence
 _LONGEST_CODE: Final = 60
 _MOST_PROBLEMS: Final = 100
+_MOST_COUNTED: Final = 1 << 50
+"""More than anybody has, of whatever: the sum of all users is a number that every reader of JSON takes."""
 
 _PER_USER: Final = 4
 _OWN_PER_USER: Final = 2
@@ -261,10 +263,10 @@ def digest(known: UserStatus, said: StatusSummary, now: datetime) -> UserStatus:
         state=WorkerState.AWAKE,
         verdict=said.verdict,
         sentence=brief(said.sentence),
-        entries=max(0, said.entries),
-        allocated=max(0, said.allocated),
-        warm=max(0, said.warm),
-        cold=max(0, said.cold),
+        entries=_counted(said.entries),
+        allocated=_counted(said.allocated),
+        warm=_counted(said.warm),
+        cold=_counted(said.cold),
         models=tuple(_names(said.models[:MOST_NAMES])),
         problems=tuple(dict.fromkeys(plain(one, _LONGEST_CODE) for one in said.problems[:_MOST_PROBLEMS])),
         seen=now,
@@ -274,6 +276,10 @@ def digest(known: UserStatus, said: StatusSummary, now: datetime) -> UserStatus:
         busy=said.busy or said.look_due,
         ahead=tuple((state, brief(words)) for state, words in said.ahead[:_MOST_AHEAD]),
     )
+
+
+def _counted(said: int) -> int:
+    return min(max(0, said), _MOST_COUNTED)
 
 
 def _names(names: Iterable[ModelName]) -> Iterable[ModelName]:
