@@ -255,7 +255,9 @@ def test_a_compiled_model_is_warm_when_its_second_process_adds_no_file_and_start
 ) -> None:
     host.configure("[schedule]\nprewarm = false\nsettle = '0.2s'\n")
     host.start()
-    program = [str(torch.python), "-W", "ignore", "-c", COMPILED]
+    source = host.home / "compiled.py"
+    source.write_text(COMPILED)
+    program = [str(torch.compiling), str(source)]
     more = [word for item in COMPILING.items() for word in ("--env", "=".join(item))]
     host.ctl("model", "add", "program", "--device", "cpu", *more, "--", *program, "{device}")
     last = prewarmed(host, "program")

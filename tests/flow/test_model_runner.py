@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from tests.support.torches import APPLICATION, COMPILING, Torch, run
 from xpucached.domain.models import Outcome, RanOn
@@ -479,7 +479,7 @@ def test_what_a_compiler_writes_is_written_once(torch: Torch, tmp_path: Path) ->
         "TRITON_CACHE_DIR": str(tmp_path / "triton"),
         **COMPILING,
     }
-    exercise = torch.exercise(Loader.PYTHON, "networks:compiled", compile=True)
+    exercise = replace(torch.exercise(Loader.PYTHON, "networks:compiled", compile=True), python=str(torch.compiling))
 
     good(run(exercise, variables=variables, timeout=140))
     first = {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"}

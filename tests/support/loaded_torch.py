@@ -18,7 +18,9 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
+from typing import TypedDict
 
 _MODULES = (
     *("torch", "torch.export", "safetensors.torch", "diffusers.pipelines.ddpm.pipeline_ddpm"),
@@ -28,13 +30,15 @@ _MODULES = (
 
 _CLIENT = """#!{python} -IS
 import json, os, socket, sys
-number = int(sys.argv[-1])
+# The model runner's last word is where its answers go.
+number = int(sys.argv[-1]) if sys.argv[-1].isdigit() else 2
 asked = {{"words": sys.argv[1:], "variables": dict(os.environ), "directory": os.getcwd(), "number": number}}
+asked["modules"] = {modules!r}
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect({path!r})
     socket.send_fds(connection, [b"."], [0, 1, 2, number])
     connection.sendall(json.dumps(asked).encode() + b"\\n")
-    for descriptor in (0, 1, 2, number):
+    for descriptor in {{0, 1, 2, number}}:
         os.close(descriptor)
     status = int(connection.recv(16) or b"-9")
 if status < 0:
@@ -43,24 +47,33 @@ os._exit(status)
 """
 
 
-def interpreter(place: Path, listens: Path) -> Path:
-    """Write the program that asks who listens there."""
-    place.write_text(_CLIENT.format(python=sys.executable, path=str(listens)))
+class _Asked(TypedDict):
+    """What is to be run."""
+
+    words: list[str]
+    variables: dict[str, str]
+    directory: str
+    number: int
+    modules: list[str]
+
+
+def interpreter(place: Path, listens: Path, modules: tuple[str, ...] = ()) -> Path:
+    """Write the program that asks who listens there; some more modules are loaded there when it asks first."""
+    place.write_text(_CLIENT.format(python=sys.executable, path=str(listens), modules=modules))
     place.chmod(0o755)
     return place
 
 
-def _received(connection: socket.socket) -> tuple[list[int], bytes]:
+def _received(connection: socket.socket) -> tuple[list[int], _Asked]:
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 4)
     text = b""
     while not text.endswith(b"\n"):
         text += connection.recv(1 << 16)
-    return descriptors, text
+    return descriptors, json.loads(text)
 
 
-def _be(descriptors: list[int], text: bytes) -> None:
+def _be(descriptors: list[int], asked: _Asked) -> None:
     """Be what was asked for."""
-    asked = json.loads(text)
     numbers = (0, 1, 2, asked["number"])
     # None of them may lie where another one belongs.
     moved = [os.dup2(os.dup(one), 100 + at) for at, one in enumerate(descriptors)]
@@ -69,6 +82,7 @@ def _be(descriptors: list[int], text: bytes) -> None:
     os.closerange(max(numbers) + 1, 1 << 16)
     os.environ.clear()
     os.environ.update(asked["variables"])
+    tempfile.tempdir = None
     os.chdir(asked["directory"])
     sys.argv = asked["words"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
@@ -95,12 +109,16 @@ def main() -> None:
     print("listens", flush=True)
     while True:
         connection, _ = listener.accept()
-        descriptors, text = _received(connection)
+        descriptors, asked = _received(connection)
+        for name in asked["modules"]:
+            importlib.import_module(name)
         child = os.fork()
         if not child:
             listener.close()
             try:
-                _be(descriptors, text)
+                _be(descriptors, asked)
+                sys.stdout.flush()
+                os._exit(0)
             finally:
                 os._exit(70)
         for one in descriptors:

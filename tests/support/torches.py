@@ -38,10 +38,14 @@ LOADED: Final = Path(__file__).parent / "loaded_torch.py"
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """An interpreter with torch, one that has loaded it already, and the models made with them."""
+    """An interpreter with torch, one that has loaded it already, and the models made with them.
+
+    ``compiling`` has loaded the compiler, too, which takes longer than the rest of a small program with one.
+    """
 
     python: Path
     loaded: Path
+    compiling: Path
     models: Path
 
     def exercise(
@@ -92,10 +96,15 @@ def loaded(python: Path, place: Path, listens: Path) -> Iterator[Torch]:
     """Let torch be loaded, and the models be made, in a process from which others are forked."""
     models = place / "models"
     command = [str(python), "-B", "-W", "ignore", str(LOADED), str(models), str(listens)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+    # The compiler reads these when it is loaded.
+    variables = os.environ | COMPILING
+    with subprocess.Popen(
+        command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "listens\n"
-            yield Torch(python, interpreter(place / "python", listens), models)
+            compiling = interpreter(place / "compiling", listens, ("torch._inductor.compile_fx",))
+            yield Torch(python, interpreter(place / "python", listens), compiling, models)
         finally:
             process.kill()
