@@ -50,8 +50,8 @@ def good(done: RunResult) -> RunResult:
 def test_it_needs_nothing_but_what_lies_beside_it(program: str, tmp_path: Path) -> None:
     folder = Path(model_runner.__file__).parent
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    command = [sys.executable, "-I", "-S", str(tmp_path / f"{program}.py"), "--help"]
-    done = subprocess.run(command, cwd="/", capture_output=True, check=False)
+    code = f"import runpy; runpy.run_path({str(tmp_path / f'{program}.py')!r})"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd="/", capture_output=True, check=False)
 
     assert done.returncode == 0, done.stderr
 

@@ -12,14 +12,15 @@ the device's name, the IP version, and the driver's version string.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import getopt  # argparse takes ten times as long to load
 import json
 import os
 import resource
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False  # as in `driver_calls`
 
 if TYPE_CHECKING or __package__:
     from xpucached.libexec import level_zero, opencl, unified_runtime
@@ -38,28 +39,26 @@ BACKENDS = {"opencl": opencl.ask, "level-zero": level_zero.ask}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask, answer, and leave without giving the drivers a chance to fail at exit."""
-    parser = argparse.ArgumentParser(prog="driver_probe", description="Ask the installed drivers who they are.")
-    parser.add_argument(
-        "--backend",
-        choices=[*sorted(BACKENDS), "runtime"],
-        action="append",
-        help="default: all drivers, in this process",
-    )
-    parser.add_argument("--folder", default="", help="where the SYCL runtime lies, for --backend runtime")
-    parser.add_argument("--fd", type=int, default=1, help="where the answer goes (default: stdout)")
-    given = parser.parse_args(arguments)
+    """Ask, answer, and leave without giving the drivers a chance to fail at exit.
+
+    ``--backend`` names a driver (several times: each of them; not at all: all of them), or ``runtime`` for the SYCL
+    runtime that lies in ``--folder``.  The answer goes to the descriptor ``--fd``, stdout if there is none.
+    """
+    given = getopt.getopt(sys.argv[1:] if arguments is None else arguments, "", ["backend=", "folder=", "fd="])[0]
+    backends = [value for option, value in given if option == "--backend"]
+    only = {"--folder": "", "--fd": "1", **dict(given)}
     # A driver that crashes is an answer, not a reason to fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     environments: Environments = []
     problems: Problems = []
-    for backend in given.backend or sorted(BACKENDS):
-        found, wrong = unified_runtime.ask(given.folder) if backend == "runtime" else BACKENDS[backend]()
+    for backend in backends or sorted(BACKENDS):
+        found, wrong = unified_runtime.ask(only["--folder"]) if backend == "runtime" else BACKENDS[backend]()
         environments.extend(found)
         problems.extend(wrong)
+    descriptor = int(only["--fd"])
     answer = json.dumps({"environments": environments, "problems": problems}).encode("ascii") + b"\n"
     while answer:
-        answer = answer[os.write(given.fd, answer) :]
+        answer = answer[os.write(descriptor, answer) :]
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(0)

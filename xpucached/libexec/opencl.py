@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from .driver_calls import DriverError, Environments, Problems, handles, text_of
+
+TYPE_CHECKING = False  # as in `driver_calls`
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

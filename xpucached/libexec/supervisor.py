@@ -11,9 +11,9 @@ is passed on and reported, so that a run which the end of the host cut short is 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
+import getopt  # argparse takes ten times as long to load
 import json
 import os
 import resource
@@ -37,6 +37,14 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _TICK = 0.05
 _ORDERS = {b"t": signal.SIGTERM, b"p": signal.SIGSTOP, b"c": signal.SIGCONT}
+_OPTIONS = (
+    *("orders=", "report="),
+    "pass=",  # a descriptor for the command
+    "memory=",  # bytes that all may take together
+    "disk=",  # bytes in the temporary directory, and in any one file
+    *("scratch=", "directory="),  # the temporary directory; where the command starts
+    "environment=",  # a descriptor: the command's variables, as JSON
+)
 _END = 10.0  # so long it tries to end everybody
 _HASTE = 200  # times in a row that whoever forks faster than we look is told to end
 
@@ -145,17 +153,10 @@ def _attend(child: int, orders: int, watch: ProcessTreeUse, maps: Maps) -> tuple
 
 def main() -> int:
     """Start the command, watch it, end what it leaves, and tell."""
-    parser = argparse.ArgumentParser(prog="supervisor")
-    parser.add_argument("--orders", type=int, required=True)
-    parser.add_argument("--report", type=int, required=True)
-    parser.add_argument("--pass", type=int, action="append", default=[], dest="passed", help="a descriptor for it")
-    parser.add_argument("--memory", type=int, required=True, help="bytes that all may take together")
-    parser.add_argument("--disk", type=int, required=True, help="bytes in the temporary directory, and in any one file")
-    parser.add_argument("--scratch", required=True, help="the temporary directory")
-    parser.add_argument("--directory", required=True)
-    parser.add_argument("--environment", type=int, required=True, help="a descriptor: the child's variables, as JSON")
-    parser.add_argument("command", nargs="+")
-    given = parser.parse_args()
+    words, command = getopt.getopt(sys.argv[1:], "", _OPTIONS)
+    given = dict(words)
+    disk, report = int(given["--disk"]), int(given["--report"])
+    passed = [int(value) for option, value in words if option == "--pass"]
     prctl, ours = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
     prctl(_SUBREAPER, 1, 0, 0, 0)
     sigterm = SigtermForwarder()
@@ -168,32 +169,32 @@ def main() -> int:
             os._exit(1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        most = given.disk if hard == resource.RLIM_INFINITY else min(given.disk, hard)
+        most = disk if hard == resource.RLIM_INFINITY else min(disk, hard)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     # Not in our own environment: what steers the model's loader and interpreter is not for us.
-    with open(given.environment, encoding="utf-8") as file:  # noqa: PTH123 - it is no path
+    with open(int(given["--environment"]), encoding="utf-8") as file:  # noqa: PTH123 - it is no path
         variables = json.load(file)
 
-    watch, maps = ProcessTreeUse(given.memory, given.disk, given.scratch), Maps()
+    watch, maps = ProcessTreeUse(int(given["--memory"]), disk, given["--scratch"]), Maps()
     began = time.monotonic()
     try:
         child = subprocess.Popen(  # noqa: S603 - the command is the model's, registered by who may run it
-            given.command,
-            cwd=given.directory,
+            command,
+            cwd=given["--directory"],
             env=variables,
-            pass_fds=given.passed,
+            pass_fds=passed,
             start_new_session=True,
             preexec_fn=limit,  # noqa: PLW1509 - there are no threads here
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _say(given.report, {"error": f"{given.command[0]} could not be started: {error}"})
+        _say(report, {"error": f"{command[0]} could not be started: {error}"})
         return 1
     # The child has its own; what stays open here would keep its readers waiting.
-    for descriptor in (0, 1, 2, *given.passed):
+    for descriptor in (0, 1, 2, *passed):
         os.close(descriptor)
     try:
-        status, exceeded = _attend(child.pid, given.orders, watch, maps)
+        status, exceeded = _attend(child.pid, int(given["--orders"]), watch, maps)
     except Exception as error:  # noqa: BLE001 - nobody else ends the process tree
         status, exceeded = None, ("failed", f"its supervisor could not go on: {error!r}")
     seconds = time.monotonic() - began
@@ -204,7 +205,7 @@ def main() -> int:
     late, left = _end(child.pid)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     _say(
-        given.report,
+        report,
         {
             "status": status if status is not None else late,
             "outcome": exceeded[0] if exceeded else "",
