@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, Scan, Store, StoreState, UnchangedEntry
 from xpucached.kinds import fs, known_cursor
 from xpucached.kinds.known_cursor import KnownCursor
@@ -29,12 +30,22 @@ def parts(found: FoundStore, now: datetime, walk: Callable[[int, os.stat_result]
         yield Scan(found, now, StoreState.UNREADABLE, None, notes=notes, vanished=())
 
 
+def told(entry: Entry) -> int:
+    """Return how many characters of names and options an entry tells."""
+    names = sum(len(kernel.name) + len(kernel.display) for kernel in entry.kernels)
+    return names + len(entry.options) + len(entry.constants)
+
+
 @dataclass(slots=True)
 class StoreWalk:
     """One look while it goes on."""
 
     HEAVY: ClassVar[int] = 64 << 20
     """So many characters of names and options are handed over at a time, and one entry's: they may be forged."""
+    LIGHT: ClassVar[int] = 1 << 10
+    """So many a file may tell of each entry that is a link to it."""
+    MOST_LINKED: ClassVar[int] = 100_000
+    """Files with several names of which it is remembered that they tell more."""
 
     found: FoundStore
     now: datetime
@@ -46,6 +57,8 @@ class StoreWalk:
     unchanged: list[UnchangedEntry] = field(default_factory=list)
     foreign: int = 0
     weight: int = 0  #: characters of the names in the entries
+    linked: dict[tuple[int, int], EntryKey] = field(default_factory=dict)
+    """Files with several names that tell much, and of which entry they have told it."""
 
     @property
     def store(self) -> Store:
@@ -60,8 +73,22 @@ class StoreWalk:
     def add(self, entry: Entry) -> None:
         """Note an entry that is there."""
         self.entries.append(entry)
-        self.weight += len(entry.options) + len(entry.constants)
-        self.weight += sum(len(kernel.name) + len(kernel.display) for kernel in entry.kernels)
+        self.weight += told(entry)
+
+    def repeats(self, key: EntryKey, status: os.stat_result) -> bool:
+        """Return whether a file has told much of another entry: linked into many places it would fill a catalog."""
+        return status.st_nlink > 1 and self.linked.get((status.st_dev, status.st_ino), key) != key
+
+    def note_told(self, key: EntryKey, status: os.stat_result, characters: int) -> None:
+        """Note how much a file told of an entry."""
+        if status.st_nlink > 1 and characters > self.LIGHT:
+            if len(self.linked) >= self.MOST_LINKED:
+                self.linked.clear()
+            self.linked[status.st_dev, status.st_ino] = key
+
+    def shortened(self, entry: Entry, status: os.stat_result) -> Entry:
+        """Return an entry without what its file has told of another one."""
+        return replace(entry, kernels=(), options="", constants="") if self.repeats(entry.id.key, status) else entry
 
     @property
     def full(self) -> bool:

@@ -136,7 +136,10 @@ class _NeoWalk(StoreWalk):
             elif row is not None and row.stamp == stamp(status):
                 self.unchanged.append(UnchangedEntry(key, accessed(status), place))
             else:
-                self.add(read_entry(self.store, directory, name, key, status, place, self.now))
+                entry = read_entry(self.store, directory, name, key, status, place, self.now)
+                entry = self.shortened(entry, status)
+                self.note_told(key, status, walking.told(entry))
+                self.add(entry)
         except FileNotFoundError:
             self._gone(row)
 

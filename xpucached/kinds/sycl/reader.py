@@ -35,10 +35,8 @@ _DEPTH: Final = 4
 _SIZE: Final = (1 << 63) - 1
 """A file with a hole may claim nearly this much, and an entry has several; the catalog counts no further."""
 
-
 _HEAD: Final = 1 << 20
 """So much of an image is searched for kernels where no program looks for it: one file may have links in many leaves."""
-
 _DEVICE: Final = 4 << 10
 """No device, with its platform, version and driver, has a longer name."""
 
@@ -240,16 +238,17 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
         return _Reading(_defective(entry, defects.SRC_UNREADABLE, "its owner may not read it"), live=False)
     source = entry_format.source(data, size)
     entry = _with_source(entry, source, recorded, path[0], f"{status.st_ino}.{status.st_mtime_ns}")
+    entry = look.shortened(entry, status)
     if not source.complete and source.defect is not defects.SRC_TOO_LARGE:
-        entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
+        entry = look.named(entry, status, source.image[:_HEAD])
         return _Reading(_defective(entry, source.defect or defects.SRC_TRUNCATED, source.detail), live=False)
     wrong = _misplaced(path, source)
     if wrong:
-        entry = replace(entry, kernels=images.kernels(source.image[:_HEAD]))
+        entry = look.named(entry, status, source.image[:_HEAD])
         return _Reading(_defective(entry, defects.MISPLACED, wrong), live=False)
     whole = source.image if source.whole else b""
     if look.inside:
-        entry = replace(entry, kernels=images.kernels(source.image), input=formats.input_digest(whole))
+        entry = replace(look.named(entry, status, source.image), input=formats.input_digest(whole))
     if entry.environment is not None:
         look.environments[path[0]] = entry.environment
     platform = entry.environment.family if entry.environment else ""
@@ -352,9 +351,9 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
         entry,
         binary=formats.image_format(payload),
         digest=program_digest(payload).hexdigest() if whole else read_apart,
-        # A native image has no entry points of its own; the compiled program names its kernels by section.
-        kernels=entry.kernels or images.kernels(payload),
     )
+    # A native image has no entry points of its own; the compiled program names its kernels by section.
+    entry = entry if entry.kernels else look.named(entry, status, payload)
     wrong = images.damage(payload, intel=intel) if whole else None
     if wrong:
         return _defective(entry, defects.BIN_PAYLOAD_DAMAGED, wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from msgspec.structs import replace
 
 from xpucached.domain.defects import StoreFault
 from xpucached.domain.names import EntryKey
-from xpucached.domain.stores import KnownEntry, Scan
+from xpucached.domain.stores import Entry, KnownEntry, Scan
 from xpucached.domain.targets import Target
+from xpucached.kinds import images, walking
 from xpucached.kinds.sycl import defects, doctor
 from xpucached.kinds.walking import StoreWalk
 
@@ -47,6 +49,13 @@ class ScanState(StoreWalk):
             self.ours.append(key)
         elif (place := random.randrange(self.left)) < OURS:  # noqa: S311 - no secret
             self.ours[place] = key
+
+    def named(self, entry: Entry, status: os.stat_result, image: bytes) -> Entry:
+        """Add the kernels of a file's image; what is linked into many places names many of them once."""
+        if not self.repeats(entry.id.key, status):
+            entry = replace(entry, kernels=images.kernels(image))
+            self.note_told(entry.id.key, status, walking.told(entry))
+        return entry
 
     def part(self, *, last: bool = False) -> Scan:
         """Return what was found since the part before."""

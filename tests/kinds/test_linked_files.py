@@ -1,0 +1,70 @@
+"""A file that is linked into many places of a store is looked at in each, and does not fill the catalog from each."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.builders import SyclStore, native, spirv
+from xpucached.domain.stores import Entry, FoundStore, Store, StoreOrigin
+from xpucached.kinds.neo.kind import KIND as NEO
+from xpucached.kinds.sycl import KIND as SYCL
+from xpucached.kinds.walking import StoreWalk, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xpucached.kinds.interface import Kind
+
+MANY = tuple(f"kernel{number:04}" for number in range(200))
+FEW = ("a", "b")
+
+
+def look(kind: Kind, root: Path) -> dict[str, Entry]:
+    found = FoundStore(Store(kind.name, root), StoreOrigin.FOUND, "test")
+    parts = kind.scanner.parts(found, datetime.now(UTC) + timedelta(minutes=5), (), None)
+    return {one.id.key: one for part in parts for one in part.entries}
+
+
+def linked(leaf: Path, times: int, *suffixes: str) -> None:
+    """Link files of an entry into other leaves of its store."""
+    for number in range(times):
+        there = leaf.parents[3] / "1" / str(number) / "1" / "1"
+        there.mkdir(parents=True)
+        for suffix in suffixes:
+            os.link(leaf / f"0{suffix}", there / f"0{suffix}")
+
+
+@pytest.mark.parametrize("suffixes", [(".src", ".bin"), (".src",), (".bin",)])
+def test_a_source_or_a_program_with_many_links_names_its_kernels_once(
+    sycl_store: SyclStore, suffixes: tuple[str, ...]
+) -> None:
+    names = tuple((b".text." + name.encode(), b"code") for name in MANY)
+    slot = sycl_store.add(image=spirv(*MANY), binary=native(256, *names), options=f"-D{'x' * 2000}")
+    linked(slot.leaf, 20, *suffixes)
+
+    every = look(SYCL, sycl_store.root)
+    assert len(every) == 21
+    heavy = [one for one in every.values() if told(one) > StoreWalk.LIGHT]
+    # Once by the source, and once by the program.
+    assert [len(one.kernels) for one in heavy] == [len(MANY)] * 2
+
+
+def test_what_tells_little_tells_it_in_each_place(sycl_store: SyclStore) -> None:
+    slot = sycl_store.add(image=spirv(*FEW))
+    linked(slot.leaf, 3, ".src", ".bin")
+    assert [len(one.kernels) for one in look(SYCL, sycl_store.root).values()] == [len(FEW)] * 4
+
+
+def test_an_entry_of_the_gpu_driver_with_many_links_names_its_kernels_once(tmp_path: Path) -> None:
+    for number, names in enumerate((MANY, FEW)):
+        first = tmp_path / f"{number:016x}.cl_cache"
+        first.write_bytes(native(256, *((b".text." + name.encode(), b"code") for name in names)))
+        for link in range(1, 5):
+            os.link(first, tmp_path / f"{number:015x}{link:x}.l0_cache")
+
+    every = look(NEO, tmp_path)
+    assert sorted(len(one.kernels) for one in every.values()) == [0] * 4 + [len(FEW)] * 5 + [len(MANY)]
