@@ -99,8 +99,9 @@ def _check(path: Path, status: os.stat_result) -> None:
             f"{path}: belongs to another user (uid {status.st_uid}), who could make us do what he likes",
             hint="it must belong to root or to the user that xpucached runs as",
         )
-    # A user's own group is often his alone, so files that it may write to are common and fine; root's files are not.
-    group = status.st_mode & stat.S_IWGRP and ours == 0 and status.st_gid != 0
+    # A user's own group is often his alone, so files that it may write to are common and fine; root's files are not,
+    # whoever reads them: they say what is run as whom.
+    group = status.st_mode & stat.S_IWGRP and status.st_uid == 0 and status.st_gid != 0
     if status.st_mode & stat.S_IWOTH or group:
         raise SettingsError(f"{path}: others may write to it", hint=f"chmod go-w {quoted(str(path))}")
 

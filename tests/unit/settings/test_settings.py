@@ -774,7 +774,7 @@ def test_a_command_that_mends_it_can_be_pasted_whatever_the_file_is_called(tmp_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_somebody_else_is_refused(file: Path) -> None:
+def test_a_file_of_somebody_else_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("")
     os.chown(file, 4711, 0)
     assert refusal(file).startswith(f"{file}: belongs to another user (uid 4711)")
@@ -783,6 +783,12 @@ def test_a_file_of_somebody_else_is_refused(file: Path) -> None:
     load(file)
     file.chmod(0o664)
     assert refusal(file) == f"{file}: others may write to it"
+    # A worker reads it as its user, and runs what it says.
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 4711)
+        assert refusal(file) == f"{file}: others may write to it"
+        os.chown(file, 4711, 4711)
+        load(file)
     os.chown(file, 0, 0)
     load(file)
 
