@@ -540,6 +540,17 @@ def test_a_change_is_noticed_and_named(place: Path, case: str) -> None:
     assert found == said
 
 
+def test_what_python_keeps_of_modules_in_a_folder_is_no_change_of_it(place: Path) -> None:
+    of, needs = of_place(place)
+    earlier = proofs.named(of, {})
+    # The first pass makes it, or whoever starts the program later.
+    (place / "model/__pycache__").mkdir()
+    assert changes(needs, place) == ()
+    needs = proofs.needed(of, proofs.named(of, {}), (), (), (), (), earlier=earlier)
+    (place / "model/extra").touch()
+    assert changes(needs, place) == ("files were added to model, or taken away",)
+
+
 def test_the_same_content_anew_is_no_change_and_is_remembered(place: Path) -> None:
     _, needs = of_place(place)
     for path in [one for one in place.rglob("*") if one.is_file() and not one.is_symlink()]:

@@ -34,7 +34,6 @@ FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES, Role.LINK})
 LED: Final = frozenset({Role.PROGRAM, Role.SCRIPT, Role.LINK})
 """What lies beside or in these is loaded from where they lie themselves, whatever link leads there."""
 
-_NAMES: Final = frozenset({Role.PACKAGES, Role.LINK})
 _ORDER: Final = {role: number for number, role in enumerate(Role)}
 
 
@@ -182,7 +181,7 @@ def _as_named(
         if not old.role.is_code and (_below(old.path, ours) or not (first is None or alike(first.get(old.path), old))):
             continue
         now = _look(old.path, old.role)
-        if now is not None and (now == old or (old.role in _NAMES and now.digest and now.digest == old.digest)):
+        if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
             found[old.path] = now
         elif (same := _unchanged(then.read.get(old.path, known.get(old.path)), now, reader)) is not None:
             found[old.path] = same
@@ -199,7 +198,9 @@ def alike(one: Dependency | None, other: Dependency) -> bool:
     """Return whether two looks at a file differ in no more than its inode's time, which a further name changes, too."""
     if one is None or (one.digest and other.digest and one.digest != other.digest):
         return False
-    return (one.size, one.modified, one.inode) == (other.size, other.modified, other.inode)
+    # What came to a directory and went again, or is not counted, changes its times.
+    same_names = bool(one.digest and other.digest) and one.role in FOLDERS
+    return same_names or (one.size, one.modified, one.inode) == (other.size, other.modified, other.inode)
 
 
 def _unchanged(old: Dependency | None, now: Dependency | None, reader: Reader) -> Dependency | None:
@@ -272,7 +273,8 @@ def names_digest(path: str, role: Role) -> str:
         return ""
     if role is Role.PACKAGES:
         found = [(words, False) for words in sorted(packages(found))]
-    return digest_names(found)
+    # What Python keeps of its modules comes with the first start, and may come and go at any time.
+    return digest_names([one for one in found if one != ("__pycache__", True)])
 
 
 def led_to(path: str) -> str:
