@@ -131,6 +131,18 @@ def test_what_vanished_is_handed_over_in_parts_too(sycl_store: SyclStore, slots:
     assert max(len(part.vanished or ()) for part in parts) <= 1000
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_a_link_leads_to_is_asked_each_time(sycl_store: SyclStore, tmp_path: Path, *, quick: bool) -> None:
+    slot, aside = sycl_store.add(), tmp_path / "aside"
+    slot.bin.rename(aside)
+    slot.bin.symlink_to(aside)
+    rows = known(look(sycl_store, []))
+    assert [one.defect for one in look(sycl_store, rows, quick=quick).entries] == [sycl.defects.LINK]
+    # Nothing of the store changes with that.
+    aside.unlink()
+    assert [one.defect for one in look(sycl_store, rows, quick=quick).entries] == [sycl.defects.DANGLING_LINK]
+
+
 def test_directories_of_a_moment_ago_are_not_trusted(sycl_store: SyclStore) -> None:
     sycl_store.add()
     (part,) = sycl.scanner.parts(found(sycl_store), datetime.now(UTC), [], None)

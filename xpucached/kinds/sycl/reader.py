@@ -58,12 +58,12 @@ def read_slots(
     Gives None for each that is unchanged.
     """
     stamps: list[str] = []
-    locked = False
+    restless = False
     for slot in slots:
         stamps.append(slot_stamp(slot))
-        locked = locked or ".lock" in slot.files
+        restless = restless or slot.restless
     leaf_stamp = digest(zip(slots.names, stamps, strict=False))
-    if not locked and len(stamps) == len(slots) and _unchanged(look, leaf_stamp, stamps, path, slots):
+    if not restless and len(stamps) == len(slots) and _unchanged(look, leaf_stamp, stamps, path, slots):
         for slot in slots:
             key = key_of(path, slot.name)
             look.unchanged.append(UnchangedEntry(key, accessed(slot), place))
@@ -77,7 +77,7 @@ def read_slots(
     for slot, stamp in zip(slots, stamps, strict=False):
         if not slots.kept and slot_stamp(slot) != stamp:
             raise Changed
-        entry = _described(look, path, slot, f"{leaf_stamp}:{stamp}", None if locked else place)
+        entry = _described(look, path, slot, f"{leaf_stamp}:{stamp}", None if restless else place)
         try:
             reading = _locked(look, leaf, slot, entry)
             if reading is None and compiled:

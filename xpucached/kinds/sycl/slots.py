@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,6 +27,11 @@ class Slot:
 
     name: str
     files: dict[str, os.stat_result] = field(default_factory=dict)
+
+    @property
+    def restless(self) -> bool:
+        """Whether it may change though its files do not: who holds a lock may end, and what a link leads to may go."""
+        return ".lock" in self.files or any(stat.S_ISLNK(one.st_mode) for one in self.files.values())
 
 
 class Slots:
