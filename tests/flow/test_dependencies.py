@@ -872,6 +872,21 @@ def test_another_release_to_which_a_link_leads_is_a_change_though_what_is_starte
     assert any("changed while the run" in one for one in changes(meanwhile, of.directory))
 
 
+def test_a_library_counts_by_the_link_in_a_directory_of_many_packages(place: Path) -> None:
+    view = place / "view"
+    for release in ("a", "b"):
+        (place / release).mkdir()
+        (place / release / "libops.so.2.1").write_text(release)
+    view.mkdir()
+    link = view / "libops.so.2"
+    link.symlink_to(place / "a/libops.so.2.1")
+    needs = proven(workload(place, "true", LD_LIBRARY_PATH=f"/nowhere:{view}"), place / "a/libops.so.2.1")
+    assert changes(needs, place) == ()
+    link.unlink()
+    link.symlink_to(place / "b/libops.so.2.1")
+    assert changes(needs, place) == ("view/libops.so.2 was replaced",)
+
+
 def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:
     of, _ = of_place(place)
     big, small, cached = place / "big", place / "small", place / "cache" / "kernel.so"

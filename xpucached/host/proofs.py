@@ -27,6 +27,9 @@ _DATA: Final = 1 << 20
 _SET: Final = 1_000_000_000
 """Nanoseconds by which a clock that is only corrected is not off."""
 
+_MOST_PLACES: Final = 64
+"""Directories of ``LD_LIBRARY_PATH`` in which links to libraries are looked for."""
+
 _MOST_LOOKED: Final = 100_000
 """Names of one compiler's cache that are looked at for a file."""
 
@@ -46,6 +49,7 @@ class DependencySnapshot:
     steady: int  #: the same moment by the clock that nobody sets
     read: Mapping[str, Dependency] = field(default_factory=dict)
     """By path, with digests: what the words name and an earlier pass loaded."""
+    places: tuple[str, ...] = ()  #: where libraries are looked for first
 
 
 def named(
@@ -58,14 +62,16 @@ def named(
 
     What is ``digested`` already is not read again.
     """
+    given = {**variables, **workload.variables}.get("LD_LIBRARY_PATH", "").split(":", _MOST_PLACES)[:_MOST_PLACES]
+    places = tuple(os.path.join(workload.directory, one) for one in given if one)
     needs = Needs(workload, variables)
     needs.look()
     there = tuple(found for path, role in needs.paths.items() if (found := _look(path, role)) is not None)
     read: Mapping[str, Dependency] = {}
     if loaded is not None:
-        files = {name: _look(name, Role.LIBRARY) for path in loaded for name in (path, *_links(path))}
+        files = {name: _look(name, Role.LIBRARY) for path in loaded for name in (path, *_links(path, places))}
         read = _digested((*there, *filter(None, files.values())), digested)
-    return DependencySnapshot(there, time.time_ns(), _steady(), read)
+    return DependencySnapshot(there, time.time_ns(), _steady(), read, places)
 
 
 def _steady() -> int:
@@ -110,7 +116,7 @@ def needed(
             if site is not None:
                 sites.add(site)
             if role is not Role.MODULE or site is None:
-                for name in (path, *(_links(path) if role is Role.LIBRARY else ())):
+                for name in (path, *(_links(path, then.places) if role is Role.LIBRARY else ())):
                     seen.add(name, role)
     for site in sorted(sites):
         seen.add_packages(site)
@@ -288,16 +294,16 @@ def _version(path: str) -> str:
     return next(iter(packages([(name, False), (os.path.basename(folder), True)])), "")
 
 
-def _links(path: str) -> Iterable[str]:
-    """Yield the shorter names of a library that lead to it: ``libfoo.so.1`` for ``libfoo.so.1.2``."""
-    name = path
-    while ".so." in os.path.basename(name):
-        name = name.rpartition(".")[0]
-        try:
-            if os.path.islink(name) and os.path.realpath(name) == path:
-                yield name
-        except (OSError, ValueError):
-            return
+def _links(path: str, places: Iterable[str]) -> Iterable[str]:
+    """Yield the names of a library that lead to it: shorter ones (``libfoo.so.1``), beside it and in these places."""
+    names = [os.path.basename(path)]
+    while ".so." in names[-1]:
+        names.append(names[-1].rpartition(".")[0])
+    for place in (os.path.dirname(path), *places):
+        for name in (os.path.join(place, one) for one in names):
+            with contextlib.suppress(OSError, ValueError):
+                if name != path and os.path.islink(name) and os.path.realpath(name) == path:
+                    yield name
 
 
 def _same(one: Dependency, other: Dependency) -> bool:
