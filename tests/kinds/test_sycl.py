@@ -531,7 +531,7 @@ def names(root: Path) -> list[str]:
 
 
 def test_remove_leaves_nothing(tmp_path: Path) -> None:
-    write(tmp_path)
+    (write(tmp_path) / "0_access_time.txt.lock").touch()
     entry = only(look(tmp_path))
     assert sycl.remover.remove([entry]) == {entry.id: True}
     assert names(tmp_path) == []

@@ -9,8 +9,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests import REPOSITORY
+from tests.kinds.test_fs import opened
 from tests.kinds.test_sycl import maker
 from tests.kinds.test_sycl_recipes import NEW, look, recipe_of
 from tests.support.builders import native
@@ -77,6 +79,35 @@ def test_who_removed_what_was_beside_is_told_of(sycl_store: SyclStore) -> None:
         beside.rmdir()
         with pytest.raises(FileNotFoundError):
             list(batch.publish())
+
+
+def test_programs_of_several_devices_leave_no_directory_open(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    with recipes.LeafBatch(sycl_store.root) as batch:
+        for device in ("one", "another", "a third"):
+            batch.add(recipe_of(sycl_store), replace(NEW, device=device), native(900))
+        assert None not in list(batch.publish())
+    assert len(look(sycl_store.root).entries) == 4
+    assert [path for path in opened() if path.startswith(f"{sycl_store.root}/")] == []
+
+
+def test_where_a_device_s_directory_is_another_one_meanwhile_the_next_program_goes_there(
+    sycl_store: SyclStore, tmp_path: Path
+) -> None:
+    sycl_store.add()
+    recipe = recipe_of(sycl_store)
+    with recipes.LeafBatch(sycl_store.root) as batch:
+        for options in (b"-O1", b"-O2"):
+            batch.add(replace(recipe, options=options), NEW, native(900))
+        published = batch.publish()
+        first = next(published)
+        assert first is not None
+        device = sycl_store.root / first.partition("/")[0]
+        device.rename(tmp_path / "aside")
+        device.mkdir()
+        (second,) = published
+    assert (sycl_store.root / f"{second}.bin").is_file()
+    assert len(list((tmp_path / "aside").rglob("*.bin"))) == 1
 
 
 def test_what_a_living_one_makes_slowly_is_not_swept(sycl_store: SyclStore) -> None:

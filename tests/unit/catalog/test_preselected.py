@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import HOUR, NEW, NOW, OLD, OTHER, STORE, THIRD, architecture, entry, host, scan
-from xpucached.catalog import preselect
+from xpucached.catalog import preselect, usage
 from xpucached.catalog.defects import note_defects
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
@@ -350,7 +350,7 @@ def test_a_bound_is_where_the_sample_surely_has_enough(every: int, wanted: float
 
 
 def test_what_a_byte_cost_is_the_middle_one_of_what_was_measured(catalog: Catalog) -> None:
-    assert catalog.read(measured_rate) is None
+    assert (catalog.read(measured_rate), catalog.read(usage.rate, 5.0)) == (None, 5.0)
     sizes = {"1": 1000, "2": 0, "3": 1000, "4": 0}
     put(
         catalog,
@@ -358,7 +358,7 @@ def test_what_a_byte_cost_is_the_middle_one_of_what_was_measured(catalog: Catalo
         noted={"1": {"cost": 1.0}, "2": {"cost": 2.0 * PAGE}, "4": {"cost": 9.0}},
     )
     # 0.001 and 2 seconds a byte; the third was not measured, and the fourth has no bytes.
-    assert catalog.read(measured_rate) == 2.0
+    assert catalog.read(measured_rate) == catalog.read(usage.rate, 5.0) == 2.0
     some, _, rate = catalog.read(preselect_entries, WORST, 5.0, 86400.0, 0.1)
     assert (len(some), rate) == (1, 2.0)
     assert catalog.read(preselect_entries, HERE, 5.0, 86400.0, 0.1)[2] == 5.0
