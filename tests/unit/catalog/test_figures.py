@@ -51,5 +51,5 @@ def test_a_program_counts_once_for_all_drivers_of_a_device_by_what_came_last(cat
     catalog.write(record_build, built("2/a/0", 1.0, "net"), NOW)
     catalog.write(record_scan, scan(old, new, processor), architecture)
     assert catalog.read(model_sizes) == {"net": (1, 20)}
-    run(catalog, "net", (processor, elsewhere))
+    run(catalog, "net", (processor, elsewhere), (new,))
     assert catalog.read(model_sizes) == {"net": (3, 4023)}
