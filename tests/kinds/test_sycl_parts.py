@@ -24,10 +24,15 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.stores import EntryState, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.kinds import fs, sycl
+from xpucached.kinds.sycl.unread import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from xpucached.domain.stores import Entry
+    from xpucached.kinds.sycl.scan_state import ScanState
+    from xpucached.kinds.sycl.slots import Slots
 
 LATER: Final = timedelta(minutes=1)
 """Looks in these tests are made from a minute ahead: the directories of a second ago are trusted by then."""
@@ -111,6 +116,26 @@ def test_a_quick_look_asks_for_nothing_that_a_link_leads_to(
     assert set(gone.vanished or ()) == {row.key for row in rows if row.key.startswith(rows[0].key.rpartition("/")[0])}
     behind = "/".join(rows[0].key.split("/")[1:depth]) + "/"
     assert not [path for path in asked if path.startswith(behind) and path != behind]
+
+
+def test_a_leaf_that_changes_while_it_is_read_is_read_again_and_those_before_it_stay(
+    sycl_store: SyclStore, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = look(sycl_store, []).entries
+    read: list[tuple[str, ...]] = []
+    reading = sycl.scanner.read_slots
+
+    def changing(
+        look: ScanState, leaf: int, path: tuple[str, ...], found: Slots, place: str | None
+    ) -> Iterator[Entry | None]:
+        read.append(path)
+        yield from reading(look, leaf, path, found, place)
+        if len(read) == 3:
+            raise Changed
+
+    monkeypatch.setattr(sycl.scanner, "read_slots", changing)
+    assert look(sycl_store, []).entries == before
+    assert (len(before), len(read), read[2]) == (len(slots), 5, read[3])
 
 
 def test_what_vanished_is_handed_over_in_parts_too(sycl_store: SyclStore, slots: list[Slot]) -> None:
