@@ -24,6 +24,7 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.stores import EntryState, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.kinds import fs, sycl
+from xpucached.kinds.sycl import reader
 from xpucached.kinds.sycl.unread import Changed
 
 if TYPE_CHECKING:
@@ -123,10 +124,10 @@ def test_a_leaf_that_changes_while_it_is_read_is_read_again_and_those_before_it_
 ) -> None:
     before = look(sycl_store, []).entries
     read: list[tuple[str, ...]] = []
-    reading = sycl.scanner.read_slots
+    reading = reader.read_slots
 
     def changing(
-        look: ScanState, leaf: int, path: tuple[str, ...], found: Slots, place: str | None
+        look: ScanState, leaf: int, path: tuple[str, ...], found: Slots, place: int | None
     ) -> Iterator[Entry | None]:
         read.append(path)
         yield from reading(look, leaf, path, found, place)
