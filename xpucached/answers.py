@@ -120,9 +120,12 @@ def of_settings(value: Status, style: TextStyle) -> str:
 
 def typed(values: Mapping[str, str]) -> dict[str, Json]:
     """Return settings as the configuration has them, each beside where it comes from."""
-    # Each value is followed by that, in brackets.
+    # Each value is followed by that, in brackets; one in the path of a file has its blank spelled out.
     parted = {name: text.removesuffix(")").rpartition(" (") for name, text in values.items()}
-    return {name: {"value": _value(value), "source": source} for name, (value, _, source) in parted.items()}
+    return {
+        name: {"value": _value(value), "source": source.replace("\\x20(", " (")}
+        for name, (value, _, source) in parted.items()
+    }
 
 
 def _value(value: str) -> Json:

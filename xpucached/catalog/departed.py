@@ -28,6 +28,9 @@ _KEPT: Final = 30 * 86400
 _MOST: Final = 1_000_000
 """So many are remembered, the youngest: as many as the largest store holds that may be away for a while."""
 
+_AT_ONCE: Final = 100_000
+"""Of those so many are forgotten at one look; the next goes on."""
+
 _NOW: Final = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
 
 # What is no slash at the end is the slot.
@@ -66,30 +69,29 @@ def leave(connection: sa.Connection, store: int, keys: Iterable[EntryKey] | None
         connection.exec_driver_sql(f"{_LEAVE} store_id = ?", (store,))
     elif rows := [(store, key) for key in keys]:
         connection.exec_driver_sql(f"{_LEAVE} store_id = ? AND key = ?", rows)
-    _forget(connection)
 
 
 def leave_rows(connection: sa.Connection, numbers: Iterable[int]) -> None:
     """Do the same for rows of any stores."""
     if rows := [(number,) for number in numbers]:
         connection.exec_driver_sql(f"{_LEAVE} entries.id = ?", rows)
-        _forget(connection)
 
 
 _COUNT: Final = f"SELECT count(*), coalesce(sum(at < {_NOW} - {_KEPT * 1_000_000}), 0) FROM departed"  # noqa: S608 - ours
-_OLDEST: Final = (
-    "DELETE FROM departed WHERE (kind, root, leaf, source) IN"
-    " (SELECT kind, root, leaf, source FROM departed ORDER BY at LIMIT ?)"
-)
+_OLDEST: Final = "SELECT kind, root, leaf, source, at FROM departed ORDER BY at LIMIT ?"
+_FORGET: Final = "DELETE FROM departed WHERE kind = ? AND root = ? AND leaf = ? AND source = ? AND at = ?"
 
 
-def _forget(connection: sa.Connection) -> None:
-    """Forget what is too old, and of too many the oldest; then a tenth more, for that is sorted out by a long look."""
+def overdue(connection: sa.Connection) -> list[tuple[object, ...]]:
+    """Return what to `forget`: what is too old, and of too many the oldest; it takes long to see that."""
     count, old = connection.exec_driver_sql(_COUNT).one()
-    if count > _MOST:
-        connection.exec_driver_sql(_OLDEST, (max(old, count - _MOST + _MOST // 10),))
-    elif old:
-        connection.exec_driver_sql(_OLDEST, (old,))
+    number = min(max(old, count - _MOST), _AT_ONCE)
+    return [tuple(one) for one in connection.exec_driver_sql(_OLDEST, (number,))] if number > 0 else []
+
+
+def forget(connection: sa.Connection, some: list[tuple[object, ...]]) -> None:
+    """Forget these, unless they have come back and gone again."""
+    connection.exec_driver_sql(_FORGET, some)
 
 
 def any_of(connection: sa.Connection, store: int) -> bool:

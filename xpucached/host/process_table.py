@@ -114,17 +114,22 @@ def of_units(
 ) -> dict[str, tuple[Process, ...]]:
     """Return the live processes of these units of systemd, whoever they run as; units without any are left out.
 
-    A process of another user has no variables, unless we may read them.  ``libraries`` as for `processes`.
+    A process of another user has no variables, unless we may read them.  ``libraries`` as for `processes`.  Raises
+    OSError where we have no room to look.
     """
     found: dict[str, list[Process]] = {}
     if not units:
         return {}
     share = _Share()
     for pid in process_times.pids():
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        try:
             unit = process_units.unit_of(places.proc / str(pid) / "cgroup", units)
             if unit is not None and (one := _look(pid, process_times.uid(pid), libraries, places, os.getpid(), share)):
                 found.setdefault(unit, []).append(one)
+        except OSError as error:
+            told_of_file(error)
+        except (ValueError, IndexError):
+            continue
     share.tell()
     return {unit: tuple(some) for unit, some in found.items()}
 

@@ -48,7 +48,7 @@ def diagnose(
     runtimes: Sequence[RuntimeCheck] = (),
     runs: Sequence[Run] = (),
     store: Path,
-    applications: Sequence[Application] = (),
+    applications: Sequence[Application] | None = (),
     entries: Sequence[IndexedEntry] = (),
     beyond: str = "",
     baselines: Sequence[Baseline] = (),
@@ -61,12 +61,12 @@ def diagnose(
 ) -> Diagnosis:
     """Name every reason why a model is cold or slow, the one to mend first in front.
 
-    ``store`` is where the model caches, ``applications`` are the live processes of the units that serve it, ``entries``
-    those of all stores, ``beyond`` what `beyond` says, ``uid`` is ours, ``gpus`` says whether this host has any,
-    ``selecting`` names the variables that lead programs to a device; ``option_variables`` change with which options
-    programs are compiled, and ``built_from`` gives what an entry was compiled from, and that with how it was.  First
-    comes what keeps the model itself cold, then what keeps its application from what is warm, then what makes it slow
-    all the same.
+    ``store`` is where the model caches, ``applications`` are the live processes of the units that serve it (None: there
+    was no room to look), ``entries`` those of all stores, ``beyond`` what `beyond` says, ``uid`` is ours, ``gpus`` says
+    whether this host has any, ``selecting`` names the variables that lead programs to a device; ``option_variables``
+    change with which options programs are compiled, and ``built_from`` gives what an entry was compiled from, and that
+    with how it was.  First comes what keeps the model itself cold, then what keeps its application from what is warm,
+    then what makes it slow all the same.
     """
     name = status.model.name
     beside = compared(status.model, status.run)
@@ -182,8 +182,12 @@ def _crashes(
         yield Explanation(Cause.UNSAFE, message, _command("prewarm", name))
 
 
-def _outside(model: Model, store: Path, applications: Sequence[Application], uid: int) -> Iterable[Explanation]:
-    for one in applications:
+def _outside(model: Model, store: Path, applications: Sequence[Application] | None, uid: int) -> Iterable[Explanation]:
+    if applications is None:
+        some = ", ".join(model.before[:_NAMED])
+        message = f"whether a program of {some} uses the cache is unknown: there was no room to look"
+        yield Explanation(Cause.HIDDEN, message, _command("why", model.name))
+    for one in applications or ():
         place, which = (store, "") if one.kept is None else (one.kept.root, f" ({one.kept.kind})")
         who = f"process {one.pid} of {one.unit}"
         drop_in = f"{_command('env', model.name, '--systemd')} (into: systemctl edit {quoted(one.unit)})"

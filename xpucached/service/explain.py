@@ -172,9 +172,13 @@ class Explainer:
         kinds = {one.kind for one in status.layers} & KINDS.keys() - {found.store.kind}
         discovery = KINDS[found.store.kind].discovery
 
-        def look() -> tuple[Application, ...]:
+        def look() -> tuple[Application, ...] | None:
             kept = (None, *(self._finder.managed(name).store for name in sorted(kinds)))
-            seen = process_table.of_units(model.before, libraries())
+            try:
+                seen = process_table.of_units(model.before, libraries())
+            except OSError as error:
+                log.warning("there was no room to look at the programs of %s: %s", model.name, error)
+                return None
             return tuple(
                 Application(
                     unit,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.catalog.moved import take_along
+from xpucached.catalog import departed
+from xpucached.catalog.moved import any_waits, take_along
 from xpucached.catalog.scans import known_entries, record_scan
 from xpucached.catalog.stores import all_stores, forget_store, known_keys, last_thorough_scan
 from xpucached.domain.activity import FileAct
@@ -42,6 +43,10 @@ _THOROUGH: Final = timedelta(days=1)
 
 _TOUCHED: Final = 10_000
 """Leaves of a store of which it is remembered that somebody wrote there; where it is more, all are looked at."""
+
+
+_FORGOTTEN: Final = 2000
+"""Rows of what went that are forgotten at a time: who else has something to note waits meanwhile."""
 
 
 def _sum(a: Delta, b: Delta) -> Delta:
@@ -123,7 +128,7 @@ class StoreScanner:
         if progress:
             progress(len(wanted), len(wanted), "")
         if not roots:
-            await asyncio.to_thread(self._forget_stores, set(known) - {one.store for one in found})
+            await asyncio.to_thread(self._forget, set(known) - {one.store for one in found})
         await self._take_along(total)
         if total.added or total.changed or total.vanished:
             self._context.events.post(
@@ -137,7 +142,8 @@ class StoreScanner:
     async def _take_along(self, delta: Delta) -> None:
         """Note of what a store brought along that was moved, or of which another one is gone, where it came from."""
         if delta.added or delta.vanished or not self._taken_along:
-            await self._context.write(take_along)
+            if await self._context.read(any_waits):
+                await self._context.write(take_along)
             self._taken_along = True
 
     def scan(
@@ -238,8 +244,12 @@ class StoreScanner:
         async with self._context.locks.storing:
             return await to_its_end(look)
 
-    def _forget_stores(self, gone: Iterable[Store]) -> None:
+    def _forget(self, gone: Iterable[Store]) -> None:
+        catalog = self._context.catalog
         for store in gone:
             if answers(store.root):
-                self._context.catalog.write(forget_store, store)
+                catalog.write(forget_store, store)
                 self._context.problems.forget(str(store.root))
+        overdue = catalog.read(departed.overdue)
+        for start in range(0, len(overdue), _FORGOTTEN):
+            catalog.write(departed.forget, overdue[start : start + _FORGOTTEN])

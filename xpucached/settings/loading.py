@@ -271,7 +271,8 @@ def _shown(settings: Settings, toml: Toml, given: Given) -> Mapping[str, str]:
         if variable:
             origin = variable
         elif isinstance(section, dict) and key.name in section:
-            origin = f"{toml.path}:{toml.line(place)}"
+            # What stands before it may hold anything; see `answers.typed`.
+            origin = f"{toml.path}:{toml.line(place)}".replace(" (", "\\x20(")
         else:
             origin = "default"
         shown[".".join(place)] = f"{key.spelled(getattr(getattr(settings, key.section), key.name))} ({origin})"

@@ -24,7 +24,7 @@ from xpucached.catalog.builds import (
 from xpucached.catalog.days import since_the_beginning
 from xpucached.catalog.entries import all_entries, entry_page, find_entry, forget_entries
 from xpucached.catalog.models import add_model
-from xpucached.catalog.moved import take_along
+from xpucached.catalog.moved import any_waits, take_along
 from xpucached.catalog.recipe_tables import VOUCHERS
 from xpucached.catalog.refusals import record_refusal, refused_by
 from xpucached.catalog.scans import record_scan
@@ -376,9 +376,16 @@ def test_where_an_entry_came_from_goes_along_with_a_store_that_was_moved(catalog
     catalog.write(take_along)
     assert revoked(catalog, KEY) == ["a/0"]
     assert known(catalog)[OTHER, "b/0"] == (Origin.REBUILT, 2.0)
-    # It comes back from the trash, which was moved with the rest.
-    catalog.write(record_scan, scan(*moved, there(trashed), store=OTHER), architecture)
+    # It comes back from the trash, which was moved with the rest: unread at first, which says nothing of it.
+    assert not catalog.read(any_waits)
     catalog.write(forget_store, STORE)
+    catalog.write(record_scan, scan(*moved, there(trashed), store=OTHER), architecture)
+    catalog.write(record_scan, scan(*moved, there(trashed, digest=None, stamp="unread"), store=OTHER), architecture)
+    assert not catalog.read(any_waits)
+    catalog.write(take_along)
+    assert revoked(catalog, KEY) == ["a/0"]
+    catalog.write(record_scan, scan(*moved, there(trashed), store=OTHER), architecture)
+    assert catalog.read(any_waits)
     catalog.write(take_along)
     assert revoked(catalog, KEY) == ["a/0", "d/0"]
     # What is made anew in the place of what was taken out there is not, and does not go again.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -69,7 +71,7 @@ def ask(
     of: ModelStatus | None = None,
     *,
     runtimes: Sequence[RuntimeCheck] = (),
-    applications: Sequence[Application] = (),
+    applications: Sequence[Application] | None = (),
     entries: Sequence[IndexedEntry] = (),
     figures: Sequence[Baseline] = (),
     gpus: bool = False,
@@ -435,6 +437,18 @@ def test_the_processes_of_a_unit_are_found_by_their_group(tmp_path: Path) -> Non
     assert not sycl.discovery.enabled(replace(one, variables={}))
     assert "TOKEN" not in one.variables
     assert process_table.of_units(()) == {}
+
+
+def test_where_there_is_no_room_to_look_it_is_not_said_that_no_program_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_group: Path, _units: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("xpucached.host.process_units.unit_of", full)
+    with pytest.raises(OSError, match="Too many"):
+        process_table.of_units(["app.service"])
+    (found,) = ask(applications=None).explanations
+    assert found.cause is Cause.HIDDEN
+    assert "unknown" in found.message
 
 
 # -- with a runtime that really crashes -------------------------------------------------------------------------------

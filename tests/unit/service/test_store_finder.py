@@ -224,3 +224,16 @@ def test_of_what_store_a_touch_is_is_asked_once_for_all_touches(two: Two, monkey
     monkeypatch.setattr(two.finder, "kinds_at", asking)
     asyncio.run(tracker.digest())
     assert sorted(asked) == sorted(store.root for store in two.stores)
+
+
+def test_a_look_at_all_stores_forgets_what_went_long_ago(two: Two) -> None:
+    long_ago, now = 0, int(datetime.now(UTC).timestamp()) * 1_000_000
+    with two.catalog._write() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO departed (kind, root, leaf, source, trusted, first_seen, at, runs, models)"
+            " VALUES ('sycl', '/', ?, 's', 't', 0, ?, '[]', '[]')",
+            [("old/", long_ago), ("new/", now)],
+        )
+    asyncio.run(two.scanner.scan_stores())
+    with two.catalog._read() as connection:
+        assert connection.exec_driver_sql("SELECT leaf FROM departed").scalars().all() == ["new/"]

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests import REPOSITORY
-from xpucached import mounts, quantities, sockets
+from xpucached import answers, mounts, quantities, sockets
 from xpucached.daemon import main as daemon
 from xpucached.domain.bounds import Duration, Whole
 from xpucached.domain.names import KindName
@@ -448,6 +448,13 @@ def test_it_shows_every_value_and_where_it_comes_from(file: Path) -> None:
     assert shown["stores.paths"] == f"/a ({file}:5)"
     assert shown["schedule.prewarm"] == "true (default)"
     assert shown["driver.variables"] == "none (default)"
+
+
+def test_a_setting_is_told_from_where_it_comes_from_whatever_the_path_of_the_file_holds(tmp_path: Path) -> None:
+    file = tmp_path / "a (b) (c" / "x.toml"
+    file.parent.mkdir()
+    shown = answers.typed(load(file, '[stores]\npaths = ["/d (e"]\n').shown)
+    assert shown["stores.paths"] == {"value": "/d (e", "source": f"{file}:2"}
 
 
 def test_what_is_shown_of_a_full_file_can_be_read_by_people(file: Path) -> None:
