@@ -30,7 +30,7 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
     for pid in process_times.pids():
         if pid == os.getpid():
             continue
-        with _others():
+        with others():
             whose = _mounts_of(str(pid))
             if whose not in seen:
                 seen[whose] = mounts.listed(Path(f"/proc/{pid}/mountinfo"))
@@ -44,7 +44,7 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
 
 
 @contextlib.contextmanager
-def _others() -> Iterator[None]:
+def others() -> Iterator[None]:
     """Pass over who has ended, or whom we may not look into; not over what says that we have no room to look."""
     try:
         yield
@@ -60,9 +60,9 @@ def _mounts_of(process: str) -> str:
 def _used(process: str) -> Iterator[bytes]:
     """Yield the paths of what a process uses.  Raises OSError."""
     yield os.fsencode(os.readlink(f"{process}/cwd"))  # noqa: PTH115 - of many processes
-    with _others(), os.scandir(f"{process}/fd") as numbers:
+    with others(), os.scandir(f"{process}/fd") as numbers:
         for number in numbers:
-            with _others():
+            with others():
                 yield os.fsencode(os.readlink(number.path))  # noqa: PTH115 - many of them
     with open(f"{process}/maps", "rb") as maps:  # noqa: PTH123 - of many processes
         # As many lines as the kernel lets a process have: what is not looked at would be taken for not in use.

@@ -16,6 +16,7 @@ from xpucached.domain.activity import Program
 from xpucached.domain.host import Process
 from xpucached.host import process_times, process_units
 from xpucached.host.digests import told_of_file
+from xpucached.host.directory_users import others
 from xpucached.host.roots import HERE
 from xpucached.processes import environ
 from xpucached.processes.driver_probe import PROBE
@@ -114,22 +115,17 @@ def of_units(
 ) -> dict[str, tuple[Process, ...]]:
     """Return the live processes of these units of systemd, whoever they run as; units without any are left out.
 
-    A process of another user has no variables, unless we may read them.  ``libraries`` as for `processes`.  Raises
-    OSError where we have no room to look.
+    Another user's has no variables, unless we may read them.  ``libraries`` as for `processes`.  Raises OSError.
     """
     found: dict[str, list[Process]] = {}
     if not units:
         return {}
     share = _Share()
     for pid in process_times.pids():
-        try:
+        with contextlib.suppress(ValueError, IndexError), others():
             unit = process_units.unit_of(places.proc / str(pid) / "cgroup", units)
             if unit is not None and (one := _look(pid, process_times.uid(pid), libraries, places, os.getpid(), share)):
                 found.setdefault(unit, []).append(one)
-        except OSError as error:
-            told_of_file(error)
-        except (ValueError, IndexError):
-            continue
     share.tell()
     return {unit: tuple(some) for unit, some in found.items()}
 
