@@ -41,8 +41,7 @@ class Listener:
         self._tracers = [kind.tracer for kind in KINDS.values() if kind.tracer is not None]
         self._followers = [(one.MARKS, one.follow()) for one in self._tracers]
         self._marks = tuple(mark for one in self._tracers for mark in one.MARKS)
-        begins = b"|".join(map(re.escape, self._marks))
-        self._line = re.compile(rb"(?:%s)[^\n]{0,%d}\n" % (begins, _LINE))
+        self._begins = re.compile(b"|".join(map(re.escape, self._marks)))
         self._shown = any(name in environ for one in self._tracers for name in one.VARIABLES)
         self._held = b""
         self.traced = False
@@ -52,11 +51,11 @@ class Listener:
         data = self._held + data
         passed: list[bytes] = []
         end = 0
-        for match in self._line.finditer(data):
-            passed.append(data[end : match.end() if self._shown else match.start()])
-            end = match.end()
+        for start, after in self._lines(data):
+            passed.append(data[end : after if self._shown else start])
+            end = after
             self.traced = True
-            text = match.group()
+            text = data[start:after]
             for marks, follower in self._followers:
                 if text.startswith(marks):
                     follower.take(text.decode("utf-8", "surrogateescape").rstrip("\n"), at)
@@ -64,6 +63,16 @@ class Listener:
         keep = self._begun(rest)
         self._held = rest[keep:]
         return b"".join((*passed, rest[:keep]))
+
+    def _lines(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Yield where each whole line of a trace begins and where the next line does; no byte is looked at often."""
+        after = 0
+        while (mark := self._begins.search(data, after)) and (stop := data.find(b"\n", mark.end())) >= 0:
+            after = stop + 1
+            if after - mark.start() > _LINE:
+                mark = self._begins.search(data, after - _LINE, stop)
+            if mark is not None:
+                yield mark.start(), after
 
     def _begun(self, rest: bytes) -> int:
         """Return where a trace may have begun whose end is still to come; the length if none has."""

@@ -49,6 +49,9 @@ def test_nothing_waits_for_the_end_of_a_line_that_is_no_trace() -> None:
     long = b"[Persistent Cache]: " + b"x" * (70 << 10)
     assert listener.take(long, 0.0) == long, "a trace without an end is none"
     assert not listener.traced
+    # Of a longer line of marks its last 64 KiB are one, from the first mark in them.
+    mark = b"[Persistent Cache]: "
+    assert listener.take(mark * 10_000 + b"\n", 0.0) == mark * (10_000 - (1 << 16) // len(mark))
 
 
 def reported(listener: observer.Listener, environ: dict[str, str], *before: str) -> str:
