@@ -11,7 +11,11 @@ import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+
+TYPE_CHECKING = False  # type checkers take it for true; it starts hundreds of times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 def build(directory: str, library: str, names: Sequence[str]) -> None:

@@ -10,9 +10,9 @@ descriptor that ``--fd`` names: first ``{"ready": true}`` or ``{"error": "…"}`
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
+import getopt  # argparse takes ten times as long to load
 import json
 import os
 import resource
@@ -286,16 +286,17 @@ def _serve(compiler: Compiler, descriptor: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile until stdin ends, and leave without giving the driver a chance to fail at exit."""
-    parser = argparse.ArgumentParser(prog="compiler", description="Compile programs with the installed driver.")
-    parser.add_argument("--backend", choices=sorted(_BACKENDS), required=True)
-    parser.add_argument("--environment", required=True, help="the four strings, as a JSON list; null is any")
-    parser.add_argument("--fd", type=int, required=True, help="where the answers go")
-    parser.add_argument("--memory", type=int, default=0, help="bytes of address space that it may take")
-    given = parser.parse_args(arguments)
+    """Compile until stdin ends, and leave without giving the driver a chance to fail at exit.
+
+    ``--backend`` names what compiles, and ``--environment`` the four strings of what for, as a JSON list; null is any.
+    The answers go to the descriptor ``--fd``.  ``--memory`` is how many bytes of address space it may take.
+    """
+    options = ["backend=", "environment=", "fd=", "memory="]
+    given = dict(getopt.getopt(sys.argv[1:] if arguments is None else arguments, "", options)[0])
+    answers, memory = int(given["--fd"]), int(given.get("--memory", "0"))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if given.memory:
-        resource.setrlimit(resource.RLIMIT_AS, (given.memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    if memory:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     os.nice(10)
     with contextlib.suppress(OSError):
         # If memory runs out it is this process that goes, and not a program that serves somebody.
@@ -303,12 +304,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.write(descriptor, b"900")
         os.close(descriptor)
     try:
-        compiler = _BACKENDS[given.backend](json.loads(given.environment))
+        compiler = _BACKENDS[given["--backend"]](json.loads(given["--environment"]))
     except (BuildError, DriverError, OSError, AttributeError) as error:
-        _answer(given.fd, {"error": str(error)})
+        _answer(answers, {"error": str(error)})
         os._exit(1)
-    _answer(given.fd, {"ready": True})
-    _serve(compiler, given.fd)
+    _answer(answers, {"ready": True})
+    _serve(compiler, answers)
     os._exit(0)
 
 

@@ -11,13 +11,11 @@ Checked with the runtimes 2024.2 to 2026.2: records of version 2 (libsycl.so.8 a
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import resource
 import struct
 import sys
-from pathlib import Path
 
 SHAPES = ("library", "parts", "single")
 """``library``: a kernel, and a device library without kernels, as every program with bfloat16 has it.  ``parts``: a
@@ -144,10 +142,10 @@ def _program(memory: _Memory, layout: int, shape: str) -> int:
     return memory.put(struct.pack("<HHI", 1, len(images), 0) + _words(memory.put(b"".join(images)), 0, 0))
 
 
-def build(library: Path, layout: int, shape: str) -> None:
+def build(library: str, layout: int, shape: str) -> None:
     """Build a program of one shape with a runtime, in this process.  What goes wrong ends the process."""
     memory = _Memory()
-    runtime = ctypes.CDLL(os.fspath(library))
+    runtime = ctypes.CDLL(library)
     pointer = ctypes.c_void_p
     runtime["__sycl_register_lib"](pointer(_program(memory, layout, shape)))
     device, context, bundle = (memory.room() for _ in range(3))
@@ -163,15 +161,15 @@ def build(library: Path, layout: int, shape: str) -> None:
 
 def main() -> None:
     """Run one check, as the command line says."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--library", type=Path, required=True)
-    options.add_argument("--layout", type=int, required=True)
-    options.add_argument("--shape", choices=SHAPES, required=True)
-    given = options.parse_args()
+    # What reads options for others loads regular expressions: as long as all else that comes before a build.
+    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    library, layout, shape = given["--library"], int(given["--layout"]), given["--shape"]
+    if shape not in SHAPES:
+        sys.exit(f"--shape is one of {', '.join(SHAPES)}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
     try:
-        build(given.library, given.layout, given.shape)
+        build(library, layout, shape)
     except (AttributeError, OSError) as error:
         sys.stderr.write(f"what():  {error}\n")
         sys.stderr.flush()
