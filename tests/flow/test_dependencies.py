@@ -85,6 +85,30 @@ def test_an_import_of_a_megabyte_costs_no_gigabytes(tmp_path: Path) -> None:
     assert peak < 100 << 20
 
 
+@pytest.mark.parametrize("text", ["${", "${x", "$A", "A=$A:"])
+def test_a_shell_s_script_of_a_megabyte_takes_neither_gigabytes_nor_hours(tmp_path: Path, text: str) -> None:
+    # To look for the end of each variable, which has none, would not end within the test's time limit.
+    (tmp_path / "run.sh").write_text(f"{text * ((1 << 20) // len(text) - 20)} sh beside.sh\n")
+    (tmp_path / "beside.sh").write_text("")
+    tracemalloc.start()
+    try:
+        found = named(workload(tmp_path, "sh", "run.sh", A="x" * 5000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "beside.sh" in {name.rpartition("/")[2] for name in found}
+    assert peak < 100 << 20
+
+
+def test_scripts_that_start_one_another_are_followed_however_many(tmp_path: Path) -> None:
+    for number in range(500):
+        (tmp_path / f"{number}.sh").write_text(f"sh {number + 1}.sh\n")
+    (tmp_path / "500.sh").write_text("")
+    found = named(workload(tmp_path, "sh", "0.sh"))
+    assert "500.sh" in {name.rpartition("/")[2] for name in found}
+
+
 def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xpucached.host.dependencies._MOST_LOOKUPS", 300)
     (tmp_path / "app.py").write_text("".join(f"import m{number}\n" for number in range(1000)) + "import beside")

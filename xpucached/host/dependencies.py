@@ -39,7 +39,6 @@ _TEXT: Final = 1 << 20
 _TEXTS: Final = 32 << 20
 """Bytes that are searched in all."""
 _WORDS: Final = 10_000
-
 _LONGEST: Final = 4096
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
@@ -52,7 +51,7 @@ _MOST_ROOTS: Final = 64
 
 _BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
 _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$(?:\{(\w*)[^}]*\}|(\w+)|$)", re.ASCII)
+_VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
 _SEARCHED: Final = re.compile(r"PYTHONPATH=[\"']?([^\s;\"']+)")
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
@@ -71,7 +70,8 @@ class Needs:
         self._directory = os.fspath(workload.directory)
         self._searched: set[str] = set()
         self._waiting: deque[tuple[str, str, str]] = deque()
-        self._busy = False
+        self._busy = self._in_script = False
+        self._scripts: deque[str] = deque()
         self._interpreters: set[str] = set()
         self._added: list[str] = []  # what interpreters search for modules besides their packages
         self._left = _TEXTS
@@ -218,11 +218,17 @@ class Needs:
     def _shell_script(self, path: str) -> None:
         if path not in self._searched and len(self._searched) < _MODULES:
             self._searched.add(path)
+            self._scripts.append(path)
+        # Not by recursion: a script may start another one, and so on.
+        while self._scripts and not self._in_script:
+            path = self._scripts.popleft()
             beside, text = os.path.dirname(os.path.realpath(path)), self._text(path)
             for match in itertools.islice(_SEARCHED.finditer(text), _MOST_ROOTS):
-                parts = [self._expanded(part) for part in match[1].split(":", _MOST_ROOTS) if part]
+                parts = filter(None, map(self._expanded, match[1].split(":", _MOST_ROOTS)))
                 self._search(place for part in parts for place in self._below(part, beside))
+            self._in_script = True
             self._follow([self._meant(word, beside) for word in _BETWEEN.split(text)[:_WORDS]])
+            self._in_script = False
 
     def _meant(self, word: str, beside: str) -> str:
         """Return the file that a word of a shell's script names, or what it gives a variable; else the word.
@@ -233,15 +239,21 @@ class Needs:
         assigned = _ASSIGNED.fullmatch(word)
         text = assigned[1] if assigned is not None else word
         known = self._expanded(text)
-        if not known or len(known) > _LONGEST or "\0" in known or self._lookups <= 0:
+        if not known or "\0" in known or self._lookups <= 0:
             return word
         self._lookups -= 3
         named = "/" in known or "." in known
         return next((path for path in self._below(known, beside) if named and is_file(path)), word)
 
     def _expanded(self, text: str) -> str:
-        """Return a shell's text with what is known of its variables, and nothing for the others."""
-        return _VARIABLE.sub(lambda one: self._variables.get(one[1] or one[2] or "", ""), text)
+        """Return a shell's text with what is known of its variables, and nothing for the others; empty if too long."""
+        made, at = "", 0
+        for one in _VARIABLE.finditer(text):
+            if len(made) <= _LONGEST:
+                made += text[at : one.start()] + self._variables.get(one[1] or one[2] or "", "")
+                at = one.end()
+        made += text[at:]
+        return made if len(made) <= _LONGEST else ""
 
     def _below(self, text: str, beside: str) -> Iterator[str]:
         """Yield what a text of a shell's script may lead to."""

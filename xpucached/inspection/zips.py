@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import zlib
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,7 @@ _STORED, _DEFLATED = 0, 8
 _ENCRYPTED: Final = 1
 _PIECE: Final = 1 << 20
 _IN_MEMORY: Final = 64 << 20
+_FEW: Final = 8 << 10
 _MOST_MEMBERS: Final = 1 << 21
 _LARGEST: Final = 8 << 30
 _ELSEWHERE: Final = "TMPDIR names another place"
@@ -65,7 +67,7 @@ class ZipArchive:
         if self.count > _MOST_MEMBERS:
             raise Unreadable(f"the archive has {self.count} members; at most {_MOST_MEMBERS} are looked at")
         self._start, self._end = start, start + size
-        self._taken = 0
+        self._taken = self._searched = 0
 
     def members(self) -> Iterator[Member]:
         """Yield the rows of its directory."""
@@ -88,8 +90,14 @@ class ZipArchive:
 
     def beginning(self, member: Member, length: int = 64) -> bytes:
         """Return the first bytes of a member.  Raises `Unreadable`."""
-        # Of much that is packed first nothing may come.
-        return b"".join(self._stream(member, length))
+        try:
+            return b"".join(self._stream(member, length, _FEW))
+        except Unreadable:
+            # Nothing may come of much that is packed first; members that share it would make that endless.
+            self._searched += member.packed
+            if member.packed <= _FEW or self._searched > self._content.size:
+                raise
+            return b"".join(self._stream(member, length))
 
     @contextmanager
     def unpack(self, member: Member) -> Iterator[Content]:
@@ -116,8 +124,8 @@ class ZipArchive:
                 raise Unreadable(f"no room to unpack it: {error.strerror}; {_ELSEWHERE}") from error
             yield FileContent(file.fileno(), member.size)
 
-    def _stream(self, member: Member, most: int) -> Iterator[bytes]:
-        """Yield a member's bytes, at most so many."""
+    def _stream(self, member: Member, most: int, packed: int = sys.maxsize) -> Iterator[bytes]:
+        """Yield a member's bytes, at most so many, and of at most so many that are packed."""
         if member.encrypted or member.method not in {_STORED, _DEFLATED}:
             raise Unreadable("it is packed in a way that is not known")
         head = self._content.read(member.at, 30)
@@ -125,7 +133,7 @@ class ZipArchive:
             raise Unreadable("a member lies outside of the archive")
         name, extra = struct.unpack_from("<2H", head, 26)
         at = member.at + 30 + name + extra
-        end = min(at + member.packed, self._content.size)
+        end = min(at + min(member.packed, packed), self._content.size)
         engine = zlib.decompressobj(-15) if member.method == _DEFLATED else None
         left = min(most, member.size)
         while left > 0:

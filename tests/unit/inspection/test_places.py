@@ -274,6 +274,28 @@ def test_a_member_is_known_by_its_beginning_whatever_is_packed_before_it(tmp_pat
     assert counts(inspect(path)) == [(0, 3, 0, 0)]
 
 
+def test_members_that_share_what_nothing_comes_of_are_not_searched_over_and_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blank, name, times = b"\0\0\0\xff\xff" * 20_000, b"a.so", 50
+    facts = struct.pack("<3I2H", 1, len(blank), 1 << 20, len(name), 0)
+    head = b"PK\3\4" + struct.pack("<5H", 20, 0, 8, 0, 0) + facts + name + blank
+    rows = (b"PK\1\2" + struct.pack("<6H", 20, 20, 0, 8, 0, 0) + facts + bytes(14) + name) * times
+    end = b"PK\5\6" + struct.pack("<4H2IH", 0, 0, times, times, len(rows), len(head), 0)
+    archive = ZipArchive(content.MemoryContent(head + rows + end))
+    members, read, lengths = list(archive.members()), content.MemoryContent.read, list[int]()
+
+    def counted(one: content.MemoryContent, offset: int, length: int) -> bytes:
+        lengths.append(length)
+        return read(one, offset, length)
+
+    monkeypatch.setattr(content.MemoryContent, "read", counted)
+    for member in members:
+        with pytest.raises(Unreadable):
+            archive.beginning(member)
+    assert sum(lengths) < 10 * len(blank)
+
+
 def test_of_a_folder_no_more_names_are_held_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         (tmp_path / f"{number:02}").touch()
