@@ -154,6 +154,10 @@ def test_of_many_that_a_reference_could_mean_ten_are_named(tmp_path: Path) -> No
             with pytest.raises(RequestError) as caught:
                 opened.read(find_entry, digit)
             assert caught.value.message.endswith(f"several references: {', '.join(mine[:10])} …")
+        opened.write(forget_entries, [one.id for one in some if one.id.ref in mine[10:]])
+        with pytest.raises(RequestError) as caught:
+            opened.read(find_entry, digit)
+        assert caught.value.message.endswith(f"several references: {', '.join(mine[:10])}")
 
 
 @pytest.mark.parametrize("batch", [1, 5, 12, 1000])
