@@ -94,6 +94,12 @@ def asked(variables: dict[str, str], directory: str | None = "/w") -> Path | Non
     return None if found is None else found[0]
 
 
+@pytest.mark.parametrize(("pid", "via"), [(7, "process 7 (app)"), (0, "app")])
+def test_who_keeps_it_there_is_named(pid: int, via: str) -> None:
+    process = Process(pid, os.getuid(), NOW, "app", None, {"NEO_CACHE_DIR": "/c"})
+    assert discovery.locate(process) == (Path("/c"), via)
+
+
 @pytest.mark.parametrize(
     ("variables", "root"),
     [
