@@ -154,9 +154,10 @@ def test_of_many_that_a_reference_could_mean_ten_are_named(tmp_path: Path) -> No
             with pytest.raises(RequestError) as caught:
                 opened.read(find_entry, digit)
             assert caught.value.message.endswith(f"several references: {', '.join(mine[:10])} …")
+        mine = [one for one in refs if one.startswith("0")]
         opened.write(forget_entries, [one.id for one in some if one.id.ref in mine[10:]])
         with pytest.raises(RequestError) as caught:
-            opened.read(find_entry, digit)
+            opened.read(find_entry, "0")
         assert caught.value.message.endswith(f"several references: {', '.join(mine[:10])}")
 
 
