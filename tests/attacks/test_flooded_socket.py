@@ -248,12 +248,13 @@ def test_all_bodies_that_may_be_under_way_fit_into_the_memory_of_the_unit(tmp_pa
     (line,) = (one for one in UNIT.read_text().splitlines() if one.startswith("MemoryMax="))
     loop = asyncio.new_event_loop()
     try:
-        listener = host_daemon._public(make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody"), loop)
+        one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+        listeners = host_daemon._public(one, loop), host_daemon._admin(one)
     finally:
         loop.close()
-    limits = listener._limits
     longest = codec.dumps({"models": ["u" * 32 + ":" + "n" * 80] * 1000, "force": False, "stale": False})
 
     assert line.endswith("M")
-    assert limits.total * limits.body <= int(line[10:-1]) << 20 >> 2
-    assert len(longest) < limits.body
+    for limits in (listener._limits for listener in listeners):
+        assert limits.total * limits.body <= int(line[10:-1]) << 20 >> 2
+        assert len(longest) < limits.body

@@ -50,7 +50,10 @@ _READING: Final = 30.0
 """Seconds that a new configuration may take to be read."""
 
 _BODY: Final = 128 << 10
-"""Bytes of a request to the public socket: the longest names a thousand models."""
+"""Bytes of a request: the longest names a thousand models.
+
+All that all who connect may have sent and not finished has to fit into the memory of our unit.
+"""
 
 
 async def serve(config: Settings, load: Callable[[], Settings]) -> None:
@@ -78,8 +81,7 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
         for name, one in listening:
             listener: http_listener.HttpListener | PublicListener
             if name == ADMIN:
-                limits = ConnectionLimits()
-                listener = http_listener.HttpListener(HostRoutes(host_daemon, __version__, limits, admin=True), limits)
+                listener = _admin(host_daemon)
             else:
                 listener = PublicListener(functools.partial(_public, host_daemon, loop))
             listeners.append(listener)
@@ -116,8 +118,12 @@ async def serve(config: Settings, load: Callable[[], Settings]) -> None:
         unix_sockets.remove(config.paths.socket, made)
 
 
+def _admin(host_daemon: HostDaemon) -> http_listener.HttpListener:
+    limits = ConnectionLimits(body=_BODY)
+    return http_listener.HttpListener(HostRoutes(host_daemon, __version__, limits, admin=True), limits)
+
+
 def _public(host_daemon: HostDaemon, loop: asyncio.AbstractEventLoop) -> http_listener.HttpListener:
-    # All that everybody may have sent and not finished has to fit into the memory of our unit.
     limits = ConnectionLimits(body=_BODY)
     routes = HostRoutes(host_daemon, __version__, limits, admin=False, run=across(loop))
     return http_listener.HttpListener(routes, limits, host_daemon.admits, stranger())

@@ -289,7 +289,7 @@ class Daemon:
 
     async def _tell(self) -> None:
         """Tell the journal what others may wait for."""
-        user = {"user": worker.account() or str(os.getuid())} if self._options.worker else {}
+        user = {"user": await worker.named()} if self._options.worker else {}
         systemd.tell("started", f"xpucached {__version__} looks after the caches of uid {os.getuid()}", user)
         told = logs.Allowance(_MESSAGES, 1.0)
         async for event in self._service.context.events.subscribe(self._service.context.events.began):
@@ -379,7 +379,7 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             given = unix_sockets.activated()
             listening = given or [unix_sockets.bind(config.paths.socket, config.paths.socket_mode)]
             made = None if given else unix_sockets.identity(config.paths.socket)
-            may, tends = (rights.owners_only, rights.is_host_daemon) if options.worker else (rights.allowed, None)
+            may, tends = (rights.owners_only, await rights.host_daemon()) if options.worker else (rights.allowed, None)
             handlers = Handlers(service)
             listener = http_listener.Server(handlers, may, tends=tends)
             await listener.start(listening)

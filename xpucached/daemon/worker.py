@@ -11,7 +11,7 @@ import pwd
 from pathlib import Path
 from typing import Final
 
-from xpucached import settings, sockets
+from xpucached import deadlines, settings, sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client
 from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
@@ -94,6 +94,14 @@ def account() -> str | None:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return None
+
+
+async def named() -> str:
+    """Return our user's name; the number, while nobody can say it."""
+    name = None
+    with contextlib.suppress(OSError, RuntimeError):
+        name = await asyncio.to_thread(deadlines.ask, "names", account)
+    return name or str(os.getuid())
 
 
 def is_local() -> bool | None:

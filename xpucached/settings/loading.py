@@ -20,7 +20,7 @@ from xpucached.errors import SettingsError, guess
 from xpucached.settings import Settings
 from xpucached.settings.keys import PREFIX, SECTIONS, keys
 from xpucached.settings.sections import Paths
-from xpucached.settings.toml import TOLD, ConfigMistake, Toml, read, refuse
+from xpucached.settings.toml import TOLD, ConfigMistake, Toml, others_write, read, refuse
 from xpucached.settings.values import RENAMED, Wrong, declared, filled, table, unknown
 
 _NAME: Final = "xpucached"
@@ -175,7 +175,7 @@ def _check_state(directory: Path, *, user: bool) -> None:
         status = directory.stat() if user else None
     except OSError:
         status = None
-    if status is not None and (status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH):
+    if status is not None and (status.st_uid != os.geteuid() or others_write(status)):
         raise SettingsError(
             f"paths.state: {directory} is not ours alone (uid {status.st_uid}, mode {stat.filemode(status.st_mode)})",
             hint="set paths.state to a directory that belongs to you and that others may not write to",

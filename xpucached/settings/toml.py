@@ -90,6 +90,16 @@ def read(path: Path) -> str:
         raise refuse([ConfigMistake(f"{path}:{line}", "expected UTF-8 text")]) from error
 
 
+def others_write(status: os.stat_result) -> bool:
+    """Return whether others than its owner may write to a file or a directory of ours.
+
+    A user's own group is often his alone, so what it may write to is common and fine; what is root's is not, whoever
+    reads it: it says what is run as whom.
+    """
+    group = status.st_mode & stat.S_IWGRP and status.st_uid == 0 and status.st_gid != 0
+    return bool(status.st_mode & stat.S_IWOTH or group)
+
+
 def _check(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise SettingsError(f"{path}: expected a regular file")
@@ -99,10 +109,7 @@ def _check(path: Path, status: os.stat_result) -> None:
             f"{path}: belongs to another user (uid {status.st_uid}), who could make us do what he likes",
             hint="it must belong to root or to the user that xpucached runs as",
         )
-    # A user's own group is often his alone, so files that it may write to are common and fine; root's files are not,
-    # whoever reads them: they say what is run as whom.
-    group = status.st_mode & stat.S_IWGRP and status.st_uid == 0 and status.st_gid != 0
-    if status.st_mode & stat.S_IWOTH or group:
+    if others_write(status):
         raise SettingsError(f"{path}: others may write to it", hint=f"chmod go-w {quoted(str(path))}")
 
 

@@ -1510,11 +1510,37 @@ def test_the_journal_s_catalog_explains_every_message() -> None:
 
 
 def test_the_host_s_daemon_is_an_account_and_nobody_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "ACCOUNT", pwd.getpwuid(OURS).pw_name)
-    assert rights.is_host_daemon(OURS)
-    assert not rights.is_host_daemon(OURS + 1)
     monkeypatch.setattr(sockets, "ACCOUNT", "nobody-of-that-name")
-    assert not rights.is_host_daemon(OURS)
+    account = rights.HostDaemonAccount()
+    account.ask(60.0)
+    assert not account.is_(OURS)
+    monkeypatch.setattr(sockets, "ACCOUNT", pwd.getpwuid(OURS).pw_name)
+    for _ in range(2):  # the first one may be about the other name still
+        account.ask(60.0)
+    assert account.is_(OURS)
+    assert not account.is_(OURS + 1)
+
+
+def test_who_connects_to_a_worker_does_not_wait_for_the_user_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    ours = pwd.getpwuid(OURS)
+    asked: list[str] = []
+
+    def silent(name: str) -> pwd.struct_passwd:
+        asked.append(name)
+        answered.wait(60.0)
+        return ours
+
+    monkeypatch.setattr(pwd, "getpwnam", silent)
+    account = rights.HostDaemonAccount()
+    try:
+        for _ in range(3):
+            assert not account.is_(OURS)
+        assert len(asked) <= 1
+    finally:
+        answered.set()
+    account.ask(60.0)
+    assert account.is_(OURS)
 
 
 # -- the wire -------------------------------------------------------------------------------------------------------

@@ -503,6 +503,11 @@ def test_a_place_for_the_catalog_that_is_not_ours_alone_is_refused(
     assert "is not ours alone" in refusal(None, **state)
     # The host's own is systemd's.
     assert load(None, user=False, **state).paths.state == tmp_path
+    if os.geteuid() == 0:
+        # What root runs stands there: a user's own group is often his alone, and no other one is root's.
+        tmp_path.chmod(0o770)
+        os.chown(tmp_path, 0, 4711)
+        assert "is not ours alone" in refusal(None, **state)
     tmp_path.chmod(0o700)
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
