@@ -896,6 +896,20 @@ def test_another_release_to_which_a_link_leads_is_a_change_though_what_is_starte
     assert any("changed while the run" in one for one in changes(meanwhile, of.directory))
 
 
+def test_a_script_in_whose_place_a_link_to_another_release_came_is_changed_though_it_says_the_same(
+    tmp_path: Path,
+) -> None:
+    for release, text in ((tmp_path, "v1"), (tmp_path / "v2", "v2")):
+        release.mkdir(exist_ok=True)
+        (release / "app.py").write_text("import helper\n")
+        (release / "helper.py").write_text(text)
+    of = workload(tmp_path, sys.executable, "app.py")
+    needs = proven(of)
+    (tmp_path / "app.py").unlink()
+    (tmp_path / "app.py").symlink_to("v2/app.py")
+    assert changes(needs, of.directory) == (f"app.py leads to {tmp_path}/v2/app.py now",)
+
+
 def test_a_library_counts_by_the_link_in_a_directory_of_many_packages(place: Path) -> None:
     view = place / "view"
     for release in ("a", "b"):

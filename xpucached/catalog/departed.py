@@ -29,7 +29,7 @@ _MOST: Final = 1_000_000
 """So many are remembered, the youngest: as many as the largest store holds that may be away for a while."""
 
 _AT_ONCE: Final = 100_000
-"""Of those so many are forgotten at one look; the next goes on."""
+"""Of those that are to be forgotten so many are told at a time."""
 
 _NOW: Final = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
 

@@ -91,15 +91,16 @@ class _Look:
         except (OSError, ValueError) as error:
             self.said.append(f"{name} cannot be looked at ({_words(error)}): whether it changed is unknown")
             return old
-        if old.role in LED and old.version and led_to(old.path) != old.version:
-            # It may be the same file still: what lies beside it is another one's.
-            self.said.append(f"{name} leads to {os.path.realpath(old.path)} now")
-            return old
         size = 0 if old.role in FOLDERS else found.st_size
-        if (size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino) == (
+        as_it_was = (size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino) == (
             *(old.size, old.modified),
             *(old.changed, old.inode),
-        ):
+        )
+        if old.role in LED and (old.version or not as_it_was) and led_to(old.path) != old.version:
+            # It may be the same file still, or say the same: what lies beside it is another one's.
+            self.said.append(f"{name} leads to {os.path.realpath(old.path)} now")
+            return old
+        if as_it_was:
             return old
         now = replace(old, size=size, modified=found.st_mtime_ns, changed=found.st_ctime_ns, inode=found.st_ino)
         said = self._known.get((old, now))

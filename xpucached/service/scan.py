@@ -47,6 +47,8 @@ _TOUCHED: Final = 10_000
 
 _FORGOTTEN: Final = 2000
 """Rows of what went that are forgotten at a time: who else has something to note waits meanwhile."""
+_ROUNDS: Final = 100
+"""So often it is asked at one look what is to be forgotten."""
 
 
 def _sum(a: Delta, b: Delta) -> Delta:
@@ -127,7 +129,7 @@ class StoreScanner:
             raise failed
         if progress:
             progress(len(wanted), len(wanted), "")
-        if not roots:
+        if total.vanished or not roots:
             await asyncio.to_thread(self._forget, set(known) - {one.store for one in found})
         await self._take_along(total)
         if total.added or total.changed or total.vanished:
@@ -250,6 +252,10 @@ class StoreScanner:
             if answers(store.root):
                 catalog.write(forget_store, store)
                 self._context.problems.forget(str(store.root))
-        overdue = catalog.read(departed.overdue)
-        for start in range(0, len(overdue), _FORGOTTEN):
-            catalog.write(departed.forget, overdue[start : start + _FORGOTTEN])
+        # Who makes and removes entries all the time shall fill no catalog.
+        for _ in range(_ROUNDS):
+            overdue = catalog.read(departed.overdue)
+            for start in range(0, len(overdue), _FORGOTTEN):
+                catalog.write(departed.forget, overdue[start : start + _FORGOTTEN])
+            if not overdue:
+                return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ import pytest
 from tests.support import catalogs
 from tests.support.builders import SyclStore
 from xpucached import deadlines, mounts
-from xpucached.catalog import Catalog
+from xpucached.catalog import Catalog, departed
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.activity import FileAct, FileEvent, Program
@@ -237,3 +238,26 @@ def test_a_look_at_all_stores_forgets_what_went_long_ago(two: Two) -> None:
     asyncio.run(two.scanner.scan_stores())
     with two.catalog._read() as connection:
         assert connection.exec_driver_sql("SELECT leaf FROM departed").scalars().all() == ["new/"]
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_however_much_goes_between_two_looks_so_much_is_remembered(
+    two: Two, monkeypatch: pytest.MonkeyPatch, *, part: bool
+) -> None:
+    """Who makes and removes entries all the time would fill the disk."""
+    first = two.stores[0]
+    other = first.add("_ZTS1b")
+    asyncio.run(two.scanner.scan_stores())
+    monkeypatch.setattr(departed, "_MOST", 4)
+    monkeypatch.setattr(departed, "_AT_ONCE", 3)
+    now = int(datetime.now(UTC).timestamp()) * 1_000_000
+    with two.catalog._write() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO departed (kind, root, leaf, source, trusted, first_seen, at, runs, models)"
+            " VALUES ('sycl', '/', ?, 's', 't', 0, ?, '[]', '[]')",
+            [(f"{number}/", now - number * 1_000_000) for number in range(20)],
+        )
+    shutil.rmtree(other.leaf)
+    asyncio.run(two.scanner.scan_stores(frozenset({first.root}) if part else frozenset()))
+    with two.catalog._read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM departed").scalar() == 4
