@@ -49,6 +49,14 @@ BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 """Characters that no shell takes for more than themselves."""
 
 
+_IN_QUOTES = str.maketrans({"'": "'\"'\"'", "\\": "'\\\\'"})
+
+
+def in_quotes(text: str) -> str:
+    """Return a text as one word of any shell: in the quotes of fish a backslash before a quote hides that."""
+    return f"'{text.translate(_IN_QUOTES)}'"
+
+
 def quoted(text: str) -> str:
     r"""Quote a word for who copies it into a shell: it is the same word when it was shown, also by `plain`.
 
@@ -57,7 +65,7 @@ def quoted(text: str) -> str:
     if text and BARE.issuperset(text):
         return text
     if plain(text, len(text)) == text:
-        return "'" + text.replace("'", "'\"'\"'") + "'"
+        return in_quotes(text)
     return f"$'{''.join(map(_in_shell, text))}'"
 
 

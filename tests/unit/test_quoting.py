@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from msgspec.structs import replace
@@ -19,8 +20,12 @@ from xpucached.printing import command, plain
 from xpucached.render import caches, models
 from xpucached.render.text import TextStyle
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PLAIN: Final = ("", "a", "a b", "it's", "~", "$(id)", "-rf", "a b\\", "\\\\ '", "\\'\";echo out;#")
 WORDS: Final = (
-    *("", "a", "a b", "it's", "~", "$(id)", "-rf"),
+    *PLAIN,
     *("a  b", " a", "a ", "a\nb", "a\tb\\n", "it's\n", "\x1b[2Jx", "\u202eabc", "\u3000", "\x7f0", "\u00e9\n", "$'\n"),
     os.fsdecode(b"\xff0 1"),
 )
@@ -37,6 +42,21 @@ def test_a_word_that_is_copied_is_the_same_word(shell: str) -> None:
     except FileNotFoundError:
         pytest.skip(f"there is no {shell}")
     assert done.stdout.split(b"\0")[:-1] == [*map(os.fsencode, WORDS)]
+
+
+@pytest.mark.flow
+def test_in_fish_a_word_is_the_same_word_or_nothing_is_run(tmp_path: Path) -> None:
+    fish, variables = shutil.which("fish"), {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    if fish is None:
+        pytest.skip("there is no fish")
+    start = [fish, "-c"]
+
+    def run(words: Iterable[str]) -> bytes:
+        line = f"printf '%s\\0' {command(words)}"
+        return subprocess.run([*start, line], capture_output=True, check=False, env=variables).stdout
+
+    assert run(PLAIN).split(b"\0")[:-1] == [*map(os.fsencode, PLAIN)]
+    assert run(["a", "\n;echo out;#"]) == b""
 
 
 def test_a_model_s_command_and_what_may_be_removed_are_shown_so() -> None:

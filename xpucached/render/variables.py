@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from xpucached.printing import BARE, safe
+from xpucached.printing import BARE, in_quotes, safe
 
 TYPE_CHECKING = False  # typing takes long to load
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def variables(values: Mapping[str, str], syntax: Syntax, known: Collection[str])
 
 def _quoted(text: str) -> str:
     """Quote a text for any shell: there are no control characters in it."""
-    return text if text and BARE.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
+    return text if text and BARE.issuperset(text) else in_quotes(text)
 
 
 def _shell(name: str, text: str) -> str:

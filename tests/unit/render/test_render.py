@@ -408,7 +408,7 @@ def test_a_failed_run_says_how() -> None:
 @pytest.mark.parametrize(
     ("syntax", "written"),
     [
-        (variables.Syntax.SHELL, "export SYCL_CACHE_DIR='$x it'\"'\"'s \"b\" \\ 100%'"),
+        (variables.Syntax.SHELL, "export SYCL_CACHE_DIR='$x it'\"'\"'s \"b\" '\\\\' 100%'"),
         (variables.Syntax.SYSTEMD, 'Environment="SYCL_CACHE_DIR=$x it\'s \\"b\\" \\\\ 100%%"'),
         (variables.Syntax.DOCKER, 'SYCL_CACHE_DIR=$x it\'s "b" \\ 100%'),
         (variables.Syntax.ENVIRONMENT, 'SYCL_CACHE_DIR="$$x it\'s \\"b\\" \\\\ 100%"'),
