@@ -1015,9 +1015,12 @@ def test_the_short_way_tells_the_host_s_daemon_what_a_hook_has_to_say(
         assert (program.main(words), host.looks) == (0, 2)
         for others in (words[:2], words[1:], [*words, "--json"], [*words, "--timeout=1s"], [*words, "--", "x"]):
             assert quick.answer(others) is None
+        with monkeypatch.context() as late:
+            late.setattr(quick, "_WHOLE", -1)
+            assert (quick.answer(words), host.looks) == (None, 3)
         host.refuses = True
         assert quick.answer(words) is None
-        assert host.looks == 2
+        assert host.looks == 3
     assert capsys.readouterr() == ("", "")
 
 

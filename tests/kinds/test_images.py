@@ -264,6 +264,18 @@ def test_names_of_one_image_print_so_much_together(monkeypatch: pytest.MonkeyPat
     assert [one.display for one in images.kernels(spirv(first, second))] == ["a::b", "c::d…"]
 
 
+def test_names_for_people_are_not_many_times_as_long_as_those_in_the_image() -> None:
+    # Each level tells twice what is below it.
+    names = [f"_ZTS1DI1CI1BI1AI200x{number:0199}S3_ES4_ES5_ES6_E" for number in range(400)]
+    found = images.kernels(spirv(*names))
+    written, shown = sum(map(len, names)), sum(len(one.display) for one in found)
+    assert [one.name for one in found] == names
+    assert found[0].display.startswith("D<C<B<A<x000")
+    assert len(found[0].display) > 3000
+    assert found[-1].display == "D…"
+    assert shown <= 4 * written + 4096 + len(names) * len("D…")
+
+
 def test_a_display_name_is_cut_where_nobody_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "_DISPLAY", 5)
     assert images.kernel(b"abcde") == Kernel("abcde", "abcde", None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.builders import SyclStore, native, spirv
+from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, Store, StoreOrigin
 from xpucached.kinds.neo.kind import KIND as NEO
 from xpucached.kinds.sycl import KIND as SYCL
@@ -49,8 +50,23 @@ def test_a_source_or_a_program_with_many_links_names_its_kernels_once(
     every = look(SYCL, sycl_store.root)
     assert len(every) == 21
     heavy = [one for one in every.values() if told(one) > StoreWalk.LIGHT]
-    # Once by the source, and once by the program.
-    assert [len(one.kernels) for one in heavy] == [len(MANY)] * 2
+    # Once by the source, and where that is missing once by the program.
+    assert [len(one.kernels) for one in heavy] == [len(MANY)] * (1 + (".src" not in suffixes))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_where_a_linked_source_belongs_it_tells_all(sycl_store: SyclStore, before: bool) -> None:  # noqa: FBT001
+    slot = sycl_store.add(image=spirv(*MANY), options=f"-D{'x' * 2000}")
+    level = sycl_store.root / ("0" if before else "9" * 19)
+    for number in range(3):
+        there = level / str(number) / "1" / "1"
+        there.mkdir(parents=True)
+        os.link(slot.leaf / "0.src", there / "0.src")
+
+    told_by = {key: (len(one.kernels), len(one.options)) for key, one in look(SYCL, sycl_store.root).items()}
+    mine = told_by.pop(EntryKey(f"{slot.leaf.relative_to(sycl_store.root)}/0"))
+    assert mine == (len(MANY), 2002)
+    assert set(told_by.values()) == {(0, 0)}
 
 
 def test_what_tells_little_tells_it_in_each_place(sycl_store: SyclStore) -> None:

@@ -286,6 +286,7 @@ def test_what_names_are_made_from_is_tried_in_bounds(store: Store, monkeypatch: 
     shutil.copytree(RECORDED, again.root)
     monkeypatch.setattr(recorder, "_SECONDS", -1.0)
     monkeypatch.setattr(trace, "read", lambda _: tried.append(None))
+    assert not recorder.is_of_other_compiler(again, replace(HOST, driver=(replace(LIBRARY, size=1),)))
     assert recorder.collect(again, frozenset(), HOST).recipes == ()
     assert tried == []
 

@@ -165,6 +165,8 @@ def push(order: PushBundle, progress: Progress) -> PushReport:
 @contextlib.contextmanager
 def staging(dest: Path) -> Iterator[Path]:
     """Give the folder beside a place where a pull collects; the next one goes on from there.  Raises `Conflict`."""
+    if not dest.name:
+        raise AlreadyThere(f"{dest} is there already", hint="name another place")
     place = dest.with_name(f".{dest.name}.pulling")
     try:
         with contextlib.suppress(FileExistsError):

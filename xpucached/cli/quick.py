@@ -9,6 +9,7 @@ is changed here, but that hooks say that the driver may have changed.
 from __future__ import annotations
 
 import os
+import time
 
 from xpucached import __version__, printing, sockets
 from xpucached.cli import quick_output
@@ -88,6 +89,8 @@ _HOOK = ["--no-wait", "--system", "driver-changed"]
 """What packages, units and timers call, sorted; the one word that changes something, and may be said twice."""
 
 _PATIENCE = 10
+_WHOLE = 30
+"""Seconds for a whole answer."""
 _LONGEST = 4 << 20
 
 
@@ -265,14 +268,14 @@ class Command:
 def _said(path: str, owner: int | None, head: str, media: bytes, status: bytes = b" 200 ") -> str:
     """Return what a daemon answers, whole.  Raises `LookupError` for an answer of another kind."""
     head = f"{head}Host: localhost\r\nConnection: close\r\n\r\n"
-    received = bytearray()
+    received, until = bytearray(), time.monotonic() + _WHOLE
     connection = sockets.descriptor(path, owner=owner, timeout=_PATIENCE)
     try:
         if os.write(connection, head.encode("ascii")) < len(head):
             raise LookupError
         while part := os.read(connection, 1 << 16):
             received += part
-            if len(received) > _LONGEST:
+            if len(received) > _LONGEST or time.monotonic() > until:
                 raise LookupError
     finally:
         os.close(connection)

@@ -38,10 +38,14 @@ def kernels(data: bytes) -> tuple[Kernel, ...]:
         if len(names) >= _KERNELS:
             break
     made: list[Kernel] = []
-    left = _PRINTED_TOGETHER
+    left, shown = _PRINTED_TOGETHER, _DISPLAY + _LONGER * total
     for name in names:
-        made.append(kernel(name, left))
+        one = kernel(name, left)
+        if len(one.display) > shown:
+            one = kernel(name, 0)
+        made.append(one)
         left = max(0, left - (demangling.printed(name) or 0))
+        shown = max(0, shown - len(one.display))
     return tuple(made)
 
 
@@ -52,6 +56,9 @@ _PRINTED_TOGETHER: Final = 1 << 24
 
 _DISPLAY: Final = 4 << 10
 """Nobody reads on from here."""
+
+_LONGER: Final = 4
+"""All names of one image for people are at most so many times as long as they are in it, and one name longer."""
 
 _OWNERS: Final = (
     ("at::native::xpu::", "torch-xpu-ops"),

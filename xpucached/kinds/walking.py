@@ -58,7 +58,7 @@ class StoreWalk:
     foreign: int = 0
     weight: int = 0  #: characters of the names in the entries
     linked: dict[tuple[int, int], EntryKey] = field(default_factory=dict)
-    """Files with several names that tell much, and of which entry they have told it."""
+    """Files with several names that tell much, and of which entry they have told it; empty: of none yet."""
 
     @property
     def store(self) -> Store:
@@ -75,9 +75,13 @@ class StoreWalk:
         self.entries.append(entry)
         self.weight += told(entry)
 
-    def repeats(self, key: EntryKey, status: os.stat_result) -> bool:
-        """Return whether a file has told much of another entry: linked into many places it would fill a catalog."""
-        return status.st_nlink > 1 and self.linked.get((status.st_dev, status.st_ino), key) != key
+    def repeats(self, key: EntryKey, status: os.stat_result, *, stray: bool = False) -> bool:
+        """Return whether a file has told much of another entry: linked into many places it would fill a catalog.
+
+        One that is a ``stray`` leaves it to where the file belongs.
+        """
+        teller = self.linked.get((status.st_dev, status.st_ino), key)
+        return status.st_nlink > 1 and teller != key and (stray or bool(teller))
 
     def note_told(self, key: EntryKey, status: os.stat_result, characters: int) -> None:
         """Note how much a file told of an entry."""

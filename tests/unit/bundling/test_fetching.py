@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling import fetching, registries
-from xpucached.errors import Conflict
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from xpucached.errors import AlreadyThere, Conflict
 
 
 def test_who_comes_second_leaves_what_the_first_one_collects(tmp_path: Path) -> None:
@@ -19,6 +16,11 @@ def test_who_comes_second_leaves_what_the_first_one_collects(tmp_path: Path) -> 
         with pytest.raises(Conflict), registries.staging(tmp_path / "bundle"):
             pass
         assert place.is_dir()
+
+
+def test_nothing_is_pulled_to_where_all_directories_begin() -> None:
+    with pytest.raises(AlreadyThere), registries.staging(Path("/")):
+        pass
 
 
 def test_what_another_fetch_collects_stays_and_what_a_killed_one_left_goes(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def is_of_other_compiler(store: Store, host: Host) -> bool:
     """Return whether a trace names a compiler that is not this host's: it has been replaced just now."""
     try:
         with fs.root_to_change(os.fspath(store.root)) as (root, _):
-            for name in (one for one in _traces(root)[: 2 * _MOST] if one.endswith(_TRACE)):
+            for name in _in_time(one for one in _traces(root)[: 2 * _MOST] if one.endswith(_TRACE)):
                 # One that cannot be read says nothing of the others.
                 with contextlib.suppress(OSError, ValueError), fs.regular_file(root, name) as (descriptor, _):
                     found = trace.read(fs.read(descriptor, trace.LONGEST + 1)).compiler
@@ -159,6 +159,12 @@ def forget(store: Store) -> None:
     """Take away what was left before a pass, unread; see `Recorder.forget`."""
     with contextlib.suppress(OSError), fs.root_to_change(os.fspath(store.root)) as (root, _):
         _take_away(root, _traces(root))
+
+
+def _in_time(names: Iterable[str]) -> Iterator[str]:
+    """Yield names until it took too long to read what they name."""
+    until = time.monotonic() + _SECONDS
+    return itertools.takewhile(lambda _: time.monotonic() < until, names)
 
 
 def _traces(root: int) -> list[str]:
@@ -249,9 +255,8 @@ class _Pass:
         return None
 
     def _recipes(self, there: Mapping[str, EntryKey]) -> Iterator[RecordedRecipe]:
-        read_until = time.monotonic() + _SECONDS
-        names = itertools.takewhile(lambda _: time.monotonic() < read_until, sorted(there)[:_MOST])
-        traced = [one for name in names if (one := self._traced(name, there[name])) is not None]
+        names = sorted(there)[:_MOST]
+        traced = [one for name in _in_time(names) if (one := self._traced(name, there[name])) is not None]
         # Text first: an entry holds the SPIR-V from which it was compiled.  Equal inputs are hashed once, in a row.
         hashed: set[tuple[trace.CompilerFile, str]] = set()
         left = _HASHED

@@ -238,14 +238,14 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
         return _Reading(_defective(entry, defects.SRC_UNREADABLE, "its owner may not read it"), live=False)
     source = entry_format.source(data, size)
     entry = _with_source(entry, source, recorded, path[0], f"{status.st_ino}.{status.st_mtime_ns}")
-    entry = look.shortened(entry, status)
     if not source.complete and source.defect is not defects.SRC_TOO_LARGE:
-        entry = look.named(entry, status, source.image[:_HEAD])
+        entry = look.stray(entry, status, source.image[:_HEAD])
         return _Reading(_defective(entry, source.defect or defects.SRC_TRUNCATED, source.detail), live=False)
     wrong = _misplaced(path, source)
     if wrong:
-        entry = look.named(entry, status, source.image[:_HEAD])
+        entry = look.stray(entry, status, source.image[:_HEAD])
         return _Reading(_defective(entry, defects.MISPLACED, wrong), live=False)
+    entry = look.shortened(entry, status)
     whole = source.image if source.whole else b""
     if look.inside:
         entry = replace(look.named(entry, status, source.image), input=formats.input_digest(whole))

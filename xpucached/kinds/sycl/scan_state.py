@@ -57,6 +57,15 @@ class ScanState(StoreWalk):
             self.note_told(entry.id.key, status, walking.told(entry))
         return entry
 
+    def stray(self, entry: Entry, status: os.stat_result, image: bytes) -> Entry:
+        """Add the kernels of a file that belongs elsewhere, or is cut short; not many, if it has other names."""
+        bare = replace(entry, kernels=(), options="", constants="")
+        if self.repeats(entry.id.key, status, stray=True):
+            return bare
+        entry = replace(entry, kernels=images.kernels(image))
+        self.note_told(EntryKey(""), status, walking.told(entry))
+        return bare if self.repeats(entry.id.key, status, stray=True) else entry
+
     def part(self, *, last: bool = False) -> Scan:
         """Return what was found since the part before."""
         self.parts += 1
