@@ -218,6 +218,18 @@ def test_a_lock_that_looks_old_since_the_clock_was_set_forward_is_still_held(
     assert not locks.young(lock.stat())
 
 
+def test_a_lock_from_the_future_is_young_again_when_the_clock_is_set_beyond_it(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock(monkeypatch)
+    lock = from_the_future(sycl_store)
+    clock.look(sycl_store.root, None)
+    assert not locks.young(lock.stat())
+    clock.set = HOUR + 60
+    assert locks.passed_since(lock.stat().st_mtime_ns, clock.now) == timedelta()
+    assert locks.young(lock.stat())
+
+
 def test_when_the_clock_was_set_is_known_no_better_than_between_two_looks(
     sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

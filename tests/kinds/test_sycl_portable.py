@@ -232,15 +232,15 @@ def walked(root: Path) -> list[tuple[str, bool]] | None:
 def test_a_store_is_walked_and_what_is_plain_is_packed_on_the_way(sycl_store: SyclStore) -> None:
     root = sycl_store.root
     first, second = sycl_store.add("_ZTS1a"), sycl_store.add("_ZTS1b", access_time=False)
-    odd = sycl_store.add("_ZTS1c", without=("bin",))
+    odd, another = (sycl_store.add(name, without=("bin",)) for name in ("_ZTS1c", "_ZTS1d"))
     (root / "cache_size.txt").touch()
     (first.leaf.parent / "x").mkdir()
-    expected = [(first, True), (second, True), (odd, False)]
+    expected = [(first, True), (second, True), (odd, False), (another, False)]
     assert walked(root) == sorted((f"{one.leaf.relative_to(root)}/0", plain) for one, plain in expected)
     assert opened_below(root) == []
     found = portable.walk(Store(NAME, root))
     assert found is not None
-    assert [number for number, _ in found.values()] == [3]
+    assert [number for number, _ in found.values()] == [4]
 
 
 def test_a_store_that_does_not_say_all_is_not_walked(sycl_store: SyclStore) -> None:

@@ -196,6 +196,15 @@ def test_who_uses_which_bytes(catalog: Catalog) -> None:
     assert [one.cost for one in dearest] == [10.0, 5.0]
 
 
+def test_less_than_a_second_is_counted_as_it_is(catalog: Catalog) -> None:
+    made = entry("a/0", image_size=256)
+    catalog.write(record_survey, host(OLD))
+    catalog.write(record_scan, scan(made), architecture)
+    run(catalog, "net", (), (made,))
+    _, own, shared = catalog.read(usage.model_usage, 1 / 1024)
+    assert (own, shared) == (Amount(1, 4096, 0.25, 0.0), Amount())
+
+
 def test_what_a_driver_change_came_to(catalog: Catalog) -> None:
     net = api_stub.make_model()
     catalog.write(record_survey, host(OLD))
