@@ -144,9 +144,12 @@ if [ "$1" = purge ]; then
         deb-systemd-helper purge {units} >/dev/null || true
     fi
     # What systemd and the daemon made.  The account stays, so that its number is nobody else's; homes are not touched.
-    # Users own some of it: what one has mounted there is left alone, and keeps nobody from purging the rest.
-    rm -rf --one-file-system /etc/xpucached /var/lib/xpucached /var/lib/xpucached-worker /var/cache/xpucached \
-        /var/cache/xpucached-bundles /run/xpucached /run/xpucached-* /run/motd.d/60-xpucached || true
+    # Users own some of it: what one has mounted there is left alone, and keeps nobody from purging the rest, even if it
+    # never answers.
+    for place in /etc/xpucached /var/lib/xpucached-worker/* /var/lib/xpucached-worker /var/lib/xpucached \
+        /var/cache/xpucached /var/cache/xpucached-bundles /run/xpucached /run/xpucached-* /run/motd.d/60-xpucached; do
+        timeout -s KILL 60 rm -rf --one-file-system "$place" || true
+    done
 fi
 exit 0
 """

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import mmap
 import os
+import shutil
 import subprocess
 import threading
 import traceback
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import make_deb
 import pytest
 
 from tests import INSTANCE
@@ -435,3 +437,26 @@ def test_many_stores_of_one_silent_file_system_leave_room_for_others(
 def device_of(place: Path) -> str:
     """Return the number of the file system that is mounted there, without a question to it."""
     return mounts.mounted()[str(place)].device
+
+
+def test_what_one_has_mounted_keeps_no_package_from_being_purged(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    workers = tmp_path / "var/lib/xpucached-worker"
+    for place in (tools, workers / "1000/mounted", workers / "1001", tmp_path / "etc/xpucached", tmp_path / "run"):
+        place.mkdir(parents=True)
+    for name in ("rm", "timeout"):
+        found = shutil.which(name)
+        assert found is not None
+        (tools / name).symlink_to(found)
+    script = make_deb.POSTRM.format(units="none.service").replace("KILL 60", "KILL 2")
+    for root in ("etc", "run", "var"):
+        script = script.replace(f" /{root}/", f" {tmp_path}/{root}/")
+    with silent(workers / "1000/mounted"):
+        purge = subprocess.Popen(["/bin/sh", "-c", script, "postrm", "purge"], env={"PATH": str(tools)})
+        try:
+            assert purge.wait(timeout=60) == 0
+        finally:
+            purge.kill()
+            purge.wait()
+        assert [path.name for path in workers.iterdir()] == ["1000"]
+        assert not (tmp_path / "etc/xpucached").exists()
