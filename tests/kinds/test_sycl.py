@@ -530,6 +530,16 @@ def names(root: Path) -> list[str]:
     return sorted(name for name in found if not name.startswith("home"))
 
 
+@pytest.mark.parametrize("left", [("",), ("", ".lock"), (".lock",)])
+def test_what_only_says_when_it_was_used_is_an_empty_shell(tmp_path: Path, left: tuple[str, ...]) -> None:
+    leaf = write(tmp_path)
+    for path in leaf.iterdir():
+        path.unlink()
+    for suffix in left:
+        (leaf / f"0_access_time.txt{suffix}").touch()
+    assert only(look(tmp_path)).defect == sycl.defects.SKELETON
+
+
 def test_remove_leaves_nothing(tmp_path: Path) -> None:
     (write(tmp_path) / "0_access_time.txt.lock").touch()
     entry = only(look(tmp_path))

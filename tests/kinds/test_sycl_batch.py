@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,8 +21,6 @@ from tests.support.faults import Calls
 from xpucached.kinds.sycl import recipes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.builders import SyclStore
     from tests.support.faults import Faults
 
@@ -67,6 +66,20 @@ def test_the_disk_is_waited_for_before_any_is_in_its_place(
     assert strike.stop() == 12
     assert len(look(into).entries) == 3
     assert [path.name for path in into.iterdir() if not path.name.isdigit()] == []
+
+
+def test_each_file_of_a_program_is_waited_for(
+    sycl_store: SyclStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sycl_store.add()
+    waited: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: waited.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    into = tmp_path / "into"
+    into.mkdir()
+    with recipes.LeafBatch(into) as batch:
+        batch.add(recipe_of(sycl_store), NEW, native(900))
+        assert len(list(batch.publish())) == 1
+    assert {"0.bin", "0.src"} <= {path.name for path in waited}
 
 
 def test_who_removed_what_was_beside_is_told_of(sycl_store: SyclStore) -> None:

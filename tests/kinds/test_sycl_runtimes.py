@@ -247,6 +247,14 @@ def test_only_beside_a_program_in_a_bin_folder_libraries_are_looked_for(
     assert folders([Workload((program.format(tmp_path),), tmp_path)], {}, tmp_path) == ()
 
 
+def test_of_the_system_s_folders_only_that_of_the_compiler_is_a_model_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, other = marked(tmp_path / "compiler"), marked(tmp_path / "other")
+    monkeypatch.setattr(installed, "_SYSTEM", (compiler, other))
+    assert folders([], {}, tmp_path) == (compiler,)
+
+
 def test_four_folders_are_enough(tmp_path: Path) -> None:
     places = [marked(tmp_path / str(number)) for number in range(5)]
     listed = {"LD_LIBRARY_PATH": ":".join(map(str, places))}

@@ -62,14 +62,32 @@ CALENDAR: Final = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59,
 WARM: Final = {"before": "warm", "now": "cold"}
 
 
+RUN: Final = {"model": "x", "reason": "manual", "outcome": "warmed", "libraries": None}
+ENTRY: Final = {
+    "target_id": None,
+    "facts": None,
+    "state": "ok",
+    "image": None,
+    "binary": None,
+    "origin": None,
+    "kernels": "[]",
+}
+RECIPE: Final = {"parts": "{}", "facts": "{}"}
+
+
 @pytest.mark.parametrize(
     ("table", "column", "words"),
     [
         ("changes", "stamp", {}),
+        ("days", "day", {"day": "2026-05-04"}),
+        ("defects", "code", {"meaning": '{"code":"x","effect":"dead","message":"x"}'}),
+        ("host", "document", {}),
         ("intents", "key", {}),
+        ("models", "directory", {"exercise": None}),
         ("offers", "driver", {}),
         ("refusals", "stamp", {}),
         ("refusals", "tail", {}),
+        ("runs", "output", RUN),
         ("runtime_checks", "build", {"safety": "safe"}),
         ("runtime_checks", "evidence", {"safety": "safe"}),
         ("stores", "via", {"origin": "found", "state": "ok"}),
@@ -78,13 +96,49 @@ WARM: Final = {"before": "warm", "now": "cold"}
         ("warmth", "model", WARM),
     ],
 )
-def test_what_a_start_needs_is_read_before_it(catalog: Catalog, table: str, column: str, words: dict[str, str]) -> None:
+def test_what_a_start_needs_is_read_before_it(
+    catalog: Catalog, table: str, column: str, words: dict[str, object]
+) -> None:
     put(catalog, table, **words)
     catalog.read(soundness.check, growing=False)
     # Its type is right, so only who reads it notices.
-    put(catalog, table, **words, **{column: b"\xff"})
+    put(catalog, table, **(words | {column: b"1\xff"}))
     catalog.read(soundness.check_types, growing=True)
     with pytest.raises(CatalogError):
+        catalog.read(soundness.check, growing=False)
+
+
+@pytest.mark.parametrize(("table", "column", "words"), [("entries", "key", ENTRY), ("recipes", "lineage", RECIPE)])
+def test_what_grows_is_read_only_where_all_is(
+    catalog: Catalog, table: str, column: str, words: dict[str, object]
+) -> None:
+    put(catalog, "stores", origin="found", state="ok")
+    put(catalog, table, **words)
+    catalog.read(soundness.check, growing=True)
+    put(catalog, table, **(words | {column: b"1\xff"}))
+    catalog.read(soundness.check, growing=False)
+    with pytest.raises(CatalogError):
+        catalog.read(soundness.check, growing=True)
+
+
+def test_the_last_run_of_a_model_is_read_however_many_came_after_it(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soundness, "_EVERY", 1)
+    for number, name in ((1, "first"), (2, "second")):
+        put(catalog, "models", name=name, exercise=None)
+        put(catalog, "runs", **(RUN | {"id": number, "model": name}))
+    catalog.read(soundness.check, growing=True)
+    put(catalog, "runs", **(RUN | {"id": 1, "model": "first", "output": b"1\xff"}))
+    catalog.read(soundness.check, growing=False)
+    with pytest.raises(CatalogError):
+        catalog.read(soundness.check, growing=True)
+
+
+def test_a_start_asks_each_table_for_what_cannot_be_there(catalog: Catalog) -> None:
+    # Nothing else that a start reads looks into this one.
+    put(catalog, "shifts", before="one")
+    with pytest.raises(CatalogError, match="a row of the table shifts holds what cannot be there"):
         catalog.read(soundness.check, growing=False)
 
 
