@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from tests.unit.catalog.test_catalog import OLD, entry
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import EvictReason
-from xpucached.domain.stores import EntryState, KnownEntry
+from xpucached.domain.stores import EntryState, FoundStore, KnownEntry, Store, StoreOrigin
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import folders, known_cursor, sycl, trash_labels
 from xpucached.kinds.known_cursor import KnownCursor
+from xpucached.kinds.walking import StoreWalk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,3 +231,14 @@ def test_rights_are_added_to_a_file_that_is_ours_alone(here: int, place: Path) -
     allowed = {name: folders.allow(here, name, stat.S_IRUSR) for name in ("ours", "shared", "folder", "link")}
     assert allowed == {"ours": True, "shared": False, "folder": False, "link": False}
     assert [stat.S_IMODE(path.stat().st_mode) for path in (ours, shared)] == [0o600, 0o200]
+
+
+def test_what_tells_64_mib_of_names_fills_a_part(tmp_path: Path) -> None:
+    found = FoundStore(Store(sycl.NAME, tmp_path), StoreOrigin.FOUND, "test")
+    walk = StoreWalk(found, AT, KnownCursor(()), quick=False, root=-1, status=tmp_path.stat())
+    options = "x" * (16 << 20)
+    for number in range(3):
+        walk.add(replace(entry(f"leaf/{number}"), options=options))
+    assert not walk.full
+    walk.add(replace(entry("leaf/3"), constants=options))
+    assert walk.full
