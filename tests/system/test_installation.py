@@ -14,7 +14,7 @@ import pytest
 from tests import REPOSITORY
 from tests.support import hosts
 from xpucached import cli
-from xpucached.cli import installation
+from xpucached.cli import installation, installed_files
 from xpucached.cli.installation import StepKind
 
 if TYPE_CHECKING:
@@ -128,6 +128,38 @@ def test_a_new_version_takes_the_place_of_ours(
     # What the new version has no more, goes.
     assert done[StepKind.REMOVE] == [str((root / SERVICE).with_suffix(".socket"))]
     assert not (root / SERVICE).with_suffix(".socket").exists()
+
+
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+def test_what_was_being_updated_when_somebody_died_stays_ours(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, "--system", "--root", root)
+    write = installed_files.write
+    for version, before in ((b"--second\n", True), (b"--third\n", False)):
+        files = {**installation.packed(), "xpucached.service": b"[Service]\nExecStart=xpucached " + version}
+        monkeypatch.setattr(installation, "packed", lambda files=files: files)
+
+        def killed(path: Path, content: bytes, *, before: bool = before) -> None:
+            if path == root / SERVICE and before:
+                raise Killed
+            write(path, content)
+            if path == root / SERVICE:
+                raise Killed
+
+        with monkeypatch.context() as dying:
+            dying.setattr(installed_files, "write", killed)
+            with pytest.raises(Killed):
+                cli.main(["setup", "--system", "--root", str(root)])
+        assert steps(capsys, "--system", "--root", root, "--remove", "--dry-run").keys() == {StepKind.REMOVE}
+
+    assert (root / SERVICE).read_text() == "[Service]\nExecStart=/usr/bin/xpucached --third\n"
+    assert steps(capsys, "--system", "--root", root).keys() <= {StepKind.SAME, StepKind.SKIP}
+    digest = installed_files.digest((root / SERVICE).read_bytes())
+    assert json.loads((root / RECORD).read_text())["files"][str(root / SERVICE)] == digest
 
 
 @pytest.mark.parametrize("how", ["changed", "not ours", "a link"])

@@ -279,7 +279,7 @@ def _put(target: Path, content: bytes, before: Mapping[str, str]) -> Step:
         return Step(StepKind.PUT, str(target), content=content)
     if there == content:
         return Step(StepKind.SAME, str(target), content=content)
-    if there is not None and before.get(str(target)) == installed_files.digest(there):
+    if there is not None and installed_files.is_ours(there, before.get(str(target))):
         return Step(StepKind.UPDATE, str(target), content=content)
     why = "it was changed since" if str(target) in before else "it is not ours"
     return Step(StepKind.KEEP, str(target), f"{why}; to have ours, move it away and set up again", content)
@@ -296,7 +296,7 @@ def _taken(target: Path, before: Mapping[str, str]) -> Step | None:
             return None
         if stat.S_ISREG(found.st_mode):
             return Step(StepKind.KEEP, str(target), _UNREAD)
-    elif before.get(str(target)) == installed_files.digest(there):
+    elif installed_files.is_ours(there, before.get(str(target))):
         return Step(StepKind.REMOVE, str(target))
     return Step(StepKind.KEEP, str(target), "it was changed since it was put there")
 
@@ -330,7 +330,8 @@ def carry_out(plan_: Plan) -> Plan:
     # Before the files: who dies in between has a record of too much, which is harmless, and not of too little.
     earlier = installed_files.noted(plan_.record)
     if plan_.noted:
-        installed_files.write(plan_.record, installed_files.spelled({**earlier, **plan_.noted}))
+        both = installed_files.either(earlier, plan_.noted)
+        installed_files.write(plan_.record, installed_files.spelled(both))
     for step in plan_.steps:
         failed = ""
         try:

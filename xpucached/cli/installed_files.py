@@ -56,8 +56,22 @@ def is_there(path: Path) -> os.stat_result | None:
         return None
 
 
+def is_ours(content: bytes, noted_: str | None) -> bool:
+    """Return whether a file is what the record says that we put there."""
+    return digest(content) in (noted_ or "").split()
+
+
+def either(earlier: Mapping[str, str], coming: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a record for the time in which files are written: each is ours as it was, and as it will be."""
+    both = {path: dict.fromkeys(f"{coming[path]} {earlier.get(path, '')}".split()) for path in coming}
+    return {**earlier, **{path: " ".join(some) for path, some in both.items()}}
+
+
 def noted(record: Path) -> Mapping[str, str]:
-    """Read what we put somewhere, with its digests.  Raises `Conflict` if that cannot be read."""
+    """Read what we put somewhere, with its digests: several of a file that was being written when somebody died.
+
+    Raises `Conflict` if that cannot be read.
+    """
     try:
         content = read(record)
         if content is None and is_there(record) is None:
