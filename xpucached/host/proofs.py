@@ -189,7 +189,9 @@ def _as_named(
         now = _look(old.path, old.role)
         if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
             found[old.path] = now
-        elif (same := _unchanged(then.read.get(old.path, known.get(old.path)), now, reader)) is not None:
+        elif (same := _unchanged(then.read.get(old.path, known.get(old.path)), now, reader)) is not None and (
+            same.version == old.version
+        ):
             found[old.path] = same
         elif old.role.is_code and not (old.path in known and known[old.path].unsettled):
             found[old.path] = replace(old, unsettled=True)
