@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final
 from xpucached.bundle import members
 from xpucached.bundle.writing import remove_left
 from xpucached.bundling import drivers, registries
+from xpucached.bundling.signing import signed_view
 from xpucached.domain.bundles import FetchedBundle, FetchReport, PullBundle, RegistryAccess
 from xpucached.errors import BadBundle, DiskError, RequestError, XpucachedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from xpucached.bundling.progress import Progress
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 _PATIENCE: Final = 20.0
 """Seconds that a registry may be silent: a host that boots waits for it."""
 
-_OURS: Final = re.compile(r"(?:([0-9a-f]{12})-[0-9a-f]{12}|\.([0-9a-f]{12})-[0-9a-f]{12}\.(?:pulling|partial-.+))")
+_OURS: Final = re.compile(
+    r"(?:([0-9a-f]{12})-[0-9a-f]{12}|\.([0-9a-f]{12})-[0-9a-f]{12}\.(?:pulling|earlier|partial-.+))"
+)
 """What a bundle that was fetched is called, and what is beside while it comes; the first part stands for its place."""
 
 
@@ -56,7 +60,8 @@ def _fetched(text: str, folder: Path, progress: Progress) -> FetchedBundle:
         if _is_there(place, digest):
             return FetchedBundle(text, digest, place)
         exact = f"{where.host}/{where.repository}@{digest}"
-        registries.pull(PullBundle(exact, place, RegistryAccess(patience=_PATIENCE), signed=True), progress)
+        with _aside(place):
+            registries.pull(PullBundle(exact, place, RegistryAccess(patience=_PATIENCE), signed=True), progress)
     except XpucachedError as error:
         return FetchedBundle(text, digest, error=error.message)
     except OSError as error:
@@ -65,15 +70,35 @@ def _fetched(text: str, folder: Path, progress: Progress) -> FetchedBundle:
 
 
 def _is_there(place: Path, digest: str) -> bool:
+    """Return whether a bundle is there that a key signed which is trusted now."""
     if not place.is_dir():
         return False
     with contextlib.suppress(BadBundle):  # what a power cut spoilt is fetched anew
         bundle = members.opened(place)
         with bundle.layout:
             if bundle.index.digest == digest:
-                return True
+                # Another key may have signed it since: the bundle is the same then.
+                return signed_view(bundle).signer is not None
     shutil.rmtree(place)
     return False
+
+
+@contextlib.contextmanager
+def _aside(place: Path) -> Iterator[None]:
+    """Have what is at a place out of the way; it is back unless another takes its place."""
+    aside = place.with_name(f".{place.name}.earlier")
+    if not place.exists():
+        yield
+        return
+    shutil.rmtree(aside, ignore_errors=True)
+    place.rename(aside)
+    try:
+        yield
+    finally:
+        if place.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.rename(place)
 
 
 def _tidy(folder: Path, found: tuple[FetchedBundle, ...]) -> None:

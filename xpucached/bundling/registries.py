@@ -20,6 +20,7 @@ from xpucached.bundling.inspecting import check
 from xpucached.bundling.signing import refuse_revoked, signed_view
 from xpucached.domain.bundles import PullReport, PushReport
 from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError, NotFound, RequestError, Unsigned
+from xpucached.processes import scratch
 from xpucached.registry import accounts, reference
 from xpucached.registry.client import Delivery, Registry
 from xpucached.registry.login import Login
@@ -114,10 +115,16 @@ def _signatures(bundle: Bundle) -> Iterator[tuple[str, Descriptor]]:
                 yield of, Descriptor(one.media_type, one.digest, one.size, trust.SIGNATURE)
 
 
-def _names(registry: Registry, tag: str, digest: str) -> bool:
-    """Return whether a tag names a bundle already."""
-    with contextlib.suppress(NotFound):
-        return digest_of(registry.manifest(tag)) == digest
+def _is_there(registry: Registry, tag: str, bundle: Bundle, progress: Progress) -> bool:
+    """Return whether a tag names a bundle already, and whose key signed it here has signed it there."""
+    ours = set(map(trust.named_by, trust.signatures(bundle))) - {frozenset()}
+    with contextlib.suppress(NotFound), scratch.directory() as place:
+        if digest_of(registry.manifest(tag)) != bundle.index.digest:
+            return False
+        blobs = Path(place, "blobs/sha256")
+        blobs.mkdir(parents=True)
+        _Pull(registry, Path(place), progress).signatures(bundle.index)
+        return ours <= {trust.named_by(one.read_bytes()) for one in blobs.iterdir()}
     return False
 
 
@@ -134,7 +141,7 @@ def push(order: PushBundle, progress: Progress) -> PushReport:
             scopes.append(f"repository:{reference.parse(f'{where.host}/{order.mount_from}').repository}:pull")
         progress(0, 0, f"asking {where.host}")
         registry = _registry(where, order.access, tuple(scopes))
-        if order.if_changed and _names(registry, where.tag, bundle.index.digest):
+        if order.if_changed and _is_there(registry, where.tag, bundle, progress):
             return PushReport(where.text, bundle.index.digest, 0, 0, 0, 0, 0)
         todo = _Push(order, bundle, registry, progress)
         for member in bundle.members:

@@ -199,7 +199,7 @@ class PushBundle(Struct, frozen=True, tag="push", tag_field="order"):
     reference: str
     access: RegistryAccess = RegistryAccess()
     mount_from: str = ""  #: a repository of the same registry that may have some of it
-    if_changed: bool = False  #: nothing is sent where the tag names this bundle already
+    if_changed: bool = False  #: nothing is sent where the tag names this bundle already, and the same keys signed it
 
 
 class PullBundle(Struct, frozen=True, tag="pull", tag_field="order"):

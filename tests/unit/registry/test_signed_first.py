@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,10 @@ import pytest
 from tests.support import bundles
 from tests.unit.registry.test_small_registry import QUICK, push
 from xpucached.bundle import members, words
+from xpucached.bundle.trust import keygen, signatures
+from xpucached.bundling import fetching
 from xpucached.bundling import registries as bundling
-from xpucached.domain.bundles import PullBundle
+from xpucached.domain.bundles import PullBundle, RegistryAccess
 from xpucached.errors import BadBundle, DiskError, Unsigned
 
 if TYPE_CHECKING:
@@ -60,6 +63,42 @@ def test_what_is_unsigned_or_signed_in_part_is_refused(registry: SmallRegistry, 
     unsigned = bundles.forge(tmp_path / "unsigned", bundles.packed(plain), bundles.facts(plain))
     push(registry, unsigned)
     refused(registry, layers(unsigned), tmp_path, Unsigned, "not fetched: it is not signed")
+
+
+@pytest.mark.parametrize("api", [True, False], ids=["api", "tag"])
+def test_what_another_key_signed_anew_goes_out_and_comes_although_the_bundle_is_the_same(
+    registry: SmallRegistry, bundle: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, api: bool
+) -> None:
+    """A key was withdrawn: hosts that trust the next one alone take nothing of what the first one signed."""
+    registry.api = api
+    trusted(home, bundle.parent / "key.pub")
+    push(registry, bundle)
+    folder, text = tmp_path / "folder", f"{registry.host}/caches/app:v1"
+    folder.mkdir()
+    # What is fetched goes over TLS.
+    monkeypatch.setattr(fetching, "RegistryAccess", functools.partial(RegistryAccess, plain_http=True))
+
+    def fetched() -> tuple[str, bool, int]:
+        told = fetching._fetched(text, folder, lambda *_: None)
+        (place,) = folder.iterdir()
+        opened = members.opened(place)
+        with opened.layout:
+            assert told.path in {place, None}
+            return told.error, told.new, len(signatures(opened))
+
+    assert [fetched(), fetched()] == [("", True, 1), ("", False, 1)]
+    (home / ".config/xpucached/trust.d/key.pub").unlink()
+    keygen(tmp_path / "next")
+    shutil.copy(tmp_path / "next.pub", home / ".config/xpucached/trust.d")
+    error, new, count = fetched()
+    # It stays: whoever trusts the first key again has it.
+    assert ("is not trusted here" in error, new, count) == (True, False, 1)
+
+    anew = bundles.signed(tmp_path / "anew", str(tmp_path / "next.key"))
+    first, again = push(registry, anew, if_changed=True), push(registry, anew, if_changed=True)
+    assert (first.signatures, again.signatures) == (2, 0)
+    assert push(registry, bundle, if_changed=True).signatures == 0
+    assert [fetched(), fetched()] == [("", True, 2), ("", False, 2)]
 
 
 def test_how_much_is_said_and_how_much_room_there_is_is_seen_before_a_layer_comes(
