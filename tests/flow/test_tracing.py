@@ -96,6 +96,15 @@ def test_a_program_ends_as_it_would_without_us(tmp_path: Path) -> None:
         assert (done.returncode, said in done.stderr) == (64, True), done.stderr
 
 
+def test_what_its_file_does_not_take_is_told_all_the_same() -> None:
+    """It is told once, after a run that may have taken hours."""
+    command = [*TRACE, "--json", "--output", "/dev/full", "--", "sh", "-c", "exit 7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    said, told = done.stderr.splitlines()
+    assert (done.returncode, said) == (7, "xpucachectl: /dev/full cannot be written: No space left on device")
+    assert json.loads(told)["data"]["command"] == command[-3:]
+
+
 def test_signals_reach_the_program_and_what_it_leaves_is_not_cut_off(tmp_path: Path) -> None:
     code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print('ready', flush=True); signal.pause()"
     child = subprocess.Popen(

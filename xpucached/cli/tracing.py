@@ -18,6 +18,7 @@ from xpucached import codec
 from xpucached.api.endpoints import VERSION
 from xpucached.cli import launching
 from xpucached.errors import RequestError
+from xpucached.printing import plain
 from xpucached.processes import polling
 from xpucached.render.text import TextStyle
 from xpucached.render.traces import trace
@@ -62,12 +63,22 @@ def run(options: Namespace) -> int:
         text = trace(told, TextStyle(datetime.now(UTC), None, colour=False))
     with contextlib.suppress(OSError):
         # Whoever read it may have had enough; the program has ended all the same.
-        if into is not None:
-            with open(into, "w", encoding="utf-8") as file:  # noqa: PTH123 - its descriptor
-                file.write(f"{text}\n")
-        else:
+        if into is None or not _kept(into, options.output, text):
             print(text, file=sys.stderr, flush=True)
     return _end_as(status)
+
+
+def _kept(into: int, path: Path, text: str) -> bool:
+    """Write what is told into its file; where that takes no more, say so."""
+    try:
+        with open(into, "w", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(f"xpucachectl: {plain(os.fspath(path))} cannot be written: {error.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 def _opened(path: Path) -> int:
