@@ -211,6 +211,8 @@ def test_however_a_program_is_started_its_modules_are_seen(tmp_path: Path, comma
         'APP=${{HERE}}/app.py\nexec {python} "$APP"',
         "exec {python} $PROJECT/app.py",
         'export PYTHONPATH="$HERE/lib:$PYTHONPATH"; {python} -c "import helper"; {python} "$HERE/app.py"',
+        'export PYTHONPATH="$HERE/lib${{PYTHONPATH:+:$PYTHONPATH}}"; {python} "$HERE/app.py"',
+        'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$HERE/lib"; {python} "$HERE/app.py"',
     ],
 )
 def test_what_a_shell_s_script_starts_counts_wherever_that_lies(tmp_path: Path, text: str) -> None:
@@ -221,7 +223,8 @@ def test_what_a_shell_s_script_starts_counts_wherever_that_lies(tmp_path: Path, 
     module = place / ("lib/helper.py" if "PYTHONPATH" in text else "helper.py")
     (place / "app.py").write_text("import helper\n")
     module.write_text("")
-    needs = proven(workload(tmp_path / "work", "sh", str(place / "run.sh"), PROJECT=str(place)))
+    given = {"PROJECT": str(place), "PYTHONPATH": "/nowhere"}
+    needs = proven(workload(tmp_path / "work", "sh", str(place / "run.sh"), **given))
     for file in (place / "app.py", module):
         file.write_text("another one\n")
     assert set(changes(needs, place)) == {"app.py was modified", f"{module.relative_to(place)} was modified"}
@@ -236,6 +239,7 @@ def test_what_a_shell_s_script_starts_counts_wherever_that_lies(tmp_path: Path, 
         ("import os, \\\n  part\n", "part.py"),
         ("from parts import (\n  one,  # the first (and more)\n  two,\n)\n", "parts/two.py"),
         ("from parts import one, \\\n  two\n", "parts/two.py"),
+        ("sign = '#'; from parts import one, two\n", "parts/two.py"),
     ],
 )
 @pytest.mark.parametrize("started", ["app.py", "."])

@@ -51,7 +51,9 @@ _MOST_ROOTS: Final = 64
 
 _BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
 _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
+_VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)(?!:?\+)[^}]{0,200}+\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
+"""What is put in only where it is set (``${X:+$X:}``) stands for nothing."""
+_PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
 _SEARCHED: Final = re.compile(r"PYTHONPATH=[\"']?([^\s;\"']+)")
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
@@ -224,7 +226,7 @@ class Needs:
             path = self._scripts.popleft()
             beside, text = os.path.dirname(os.path.realpath(path)), self._text(path)
             for match in itertools.islice(_SEARCHED.finditer(text), _MOST_ROOTS):
-                parts = filter(None, map(self._expanded, match[1].split(":", _MOST_ROOTS)))
+                parts = filter(None, map(self._expanded, _PART.findall(match[1][:_LONGEST])[:_MOST_ROOTS]))
                 self._search(place for part in parts for place in self._below(part, beside))
             self._in_script = True
             self._follow([self._meant(word, beside) for word in _BETWEEN.split(text)[:_WORDS]])

@@ -18,7 +18,8 @@ _IMPORT: Final = re.compile(r"(?:^|[:;])[ \t]*import[ \t]+([^\n#;]+)", re.MULTIL
 _FROM: Final = re.compile(
     r"(?:^|[:;])[ \t]*from[ \t]+([.\w]{1,500})[ \t]+import[ \t]*(\([^)]{0,2000}\)|[^\n;]+)", re.MULTILINE
 )
-_COMMENT: Final = re.compile(r"#[^\n]*")
+_COMMENT: Final = re.compile(r"""("[^"\n]*"|'[^'\n]*')|#[^\n]*""")
+"""Or a text in quotes, in which such a sign begins none."""
 _BY_NAME: Final = re.compile(r"(?:import_module|__import__)\(\s*[\"']([\w.]+)[\"']")
 _MOST_LISTED: Final = 1000
 """Names of one import: a line of a megabyte must not become gigabytes of names."""
@@ -36,7 +37,7 @@ def imported(text: str, package: str) -> Iterator[str]:
     for match in _IMPORT.finditer(text):
         yield from (part.split()[0] for part in match[1].split(",") if part.split())
     yield from (match[1] for match in _BY_NAME.finditer(text))
-    for match in _FROM.finditer(_COMMENT.sub("", text)):
+    for match in _FROM.finditer(_COMMENT.sub(r"\1", text)):
         module = match[1]
         dots = len(module) - len(module.lstrip("."))
         if dots:
