@@ -40,7 +40,6 @@ _TEXTS: Final = 32 << 20
 """Bytes that are searched in all."""
 _WORDS: Final = 10_000
 _LONGEST: Final = 4096
-
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _MOST_IMPORTS: Final = 20_000
 """Names that the imports of one file are followed for."""
@@ -52,7 +51,6 @@ _MOST_ROOTS: Final = 64
 _BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
 _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)(?!:?\+)[^}]{0,200}+\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
-"""What is put in only where it is set (``${X:+$X:}``) stands for nothing."""
 _PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
 _SEARCHED: Final = re.compile(r"PYTHONPATH=[\"']?([^\s;\"']+)")
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
@@ -248,7 +246,7 @@ class Needs:
         return next((path for path in self._below(known, beside) if named and is_file(path)), word)
 
     def _expanded(self, text: str) -> str:
-        """Return a shell's text with what is known of its variables, and nothing for the others; empty if too long."""
+        """Return a shell's text with what is known of its variables, not as in ``${X:+…}``, or nothing; empty if too long."""
         made, at = "", 0
         for one in _VARIABLE.finditer(text):
             if len(made) <= _LONGEST:
