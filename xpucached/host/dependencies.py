@@ -246,7 +246,7 @@ class Needs:
         return next((path for path in self._below(known, beside) if named and is_file(path)), word)
 
     def _expanded(self, text: str) -> str:
-        """Return a shell's text with what is known of its variables, not as in ``${X:+…}``, or nothing; empty if too long."""
+        """Return a shell's text with what is known of its variables (not as ``${X:+…}``); empty if too long."""
         made, at = "", 0
         for one in _VARIABLE.finditer(text):
             if len(made) <= _LONGEST:
