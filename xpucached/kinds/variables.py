@@ -44,14 +44,16 @@ FURTHER: Final = {
 }
 """Where compilers that are no kind of ours cache, and the directory of that below a model's own."""
 
-STEPS: Final = frozenset(
-    {
-        *("ONEAPI_DEVICE_SELECTOR", "SYCL_DEVICE_FILTER"),
-        *("SYCL_PROGRAM_COMPILE_OPTIONS", "SYCL_PROGRAM_LINK_OPTIONS"),
-        *("SYCL_PROGRAM_APPEND_COMPILE_OPTIONS", "SYCL_PROGRAM_APPEND_LINK_OPTIONS"),
-        *("UR_LOADER_USE_LEVEL_ZERO_V2", "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"),
-    }
+CHOICES: Final = frozenset(
+    {"ONEAPI_DEVICE_SELECTOR", "SYCL_DEVICE_FILTER", "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"}
 )
+"""The variables that choose among devices: each process of a job may have its own."""
+
+STEPS: Final = CHOICES | {
+    *("SYCL_PROGRAM_COMPILE_OPTIONS", "SYCL_PROGRAM_LINK_OPTIONS"),
+    *("SYCL_PROGRAM_APPEND_COMPILE_OPTIONS", "SYCL_PROGRAM_APPEND_LINK_OPTIONS"),
+    "UR_LOADER_USE_LEVEL_ZERO_V2",
+}
 """The variables that decide what a program compiles, and for which device: runs have a daemon's own, too."""
 
 PLACES: Final = frozenset({*LEADING, *FURTHER, "VLLM_CACHE_ROOT", "TRITON_HOME", "MESA_SHADER_CACHE_DIR"})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached import deadlines
 from xpucached.domain.workloads import Loader
-from xpucached.kinds.variables import FURTHER, KNOWN, OURS, STEPS
+from xpucached.kinds.variables import CHOICES, FURTHER, KNOWN, OURS, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,6 +77,8 @@ def of_application(
     That is what leads to the driver, what steers the compilers, and where those cache that are no kind of ours: for a
     command, of which nobody knows beforehand which it uses, where something was cached.
     """
+    # Where a job gives each of its processes a device, the daemon's own is none for all.
+    base = {name: text for name, text in base.items() if name not in CHOICES}
     if model is None:
         all_ = steering(settings, base)
     else:

@@ -47,12 +47,14 @@ def test_all_that_leads_to_what_was_warmed_is_given_and_nothing_else(tmp_path: P
 
 def test_what_the_daemon_s_own_variables_make_runs_compile_programs_are_given_too(tmp_path: Path) -> None:
     settings = loading.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": "/r"})
-    steps = {"SYCL_PROGRAM_COMPILE_OPTIONS": "-g", "ONEAPI_DEVICE_SELECTOR": "*:gpu"}
-    own = {**steps, "LD_LIBRARY_PATH": "/o", "TOKEN": "1"}
+    steps = {"SYCL_PROGRAM_COMPILE_OPTIONS": "-g"}
+    own = {**steps, "ONEAPI_DEVICE_SELECTOR": "*:gpu", "ZE_AFFINITY_MASK": "0", "LD_LIBRARY_PATH": "/o", "TOKEN": "1"}
     assert program_variables.of_application(settings, None, own) == steps
     model = make_model().model
     said = replace(model, workload=replace(model.workload, variables={"ONEAPI_DEVICE_SELECTOR": "*:cpu"}))
     assert program_variables.of_application(settings, said, own) == {**steps, "ONEAPI_DEVICE_SELECTOR": "*:cpu"}
+    given = {**own, "LD_LIBRARY_PATH": "/p"}, {**own, "ZE_AFFINITY_MASK": "1"}
+    assert len({digest_of_variables(program_variables.steering(settings, one)) for one in given}) == 2
     # Whoever starts the daemon with others has proven nothing for them.
     known = {digest_of_variables(program_variables.steering(settings, one)) for one in ({}, own, {**own, "TOKEN": "2"})}
     assert len(known) == 2
