@@ -655,8 +655,7 @@ def test_the_limits_are_those_that_the_manual_promises() -> None:
     table = protocol.partition("## Limits")[2]
     promised = (
         f"| {limits.head // 1024} KiB, {limits.head_time:.0f} s |",
-        f"| body of a request | {limits.body // (1 << 20)} MiB (128 KiB at the host's daemon),"
-        f" {limits.body_time:.0f} s |",
+        f"| body of a request | {limits.body >> 20} MiB (128 KiB at the host's daemon), {limits.body_time:.0f} s |",
         f"| reads that bring one request | {limits.pieces} |",
         f"| idle connection | {limits.idle_time:.0f} s |",
         f"| {limits.write_time:.0f} s, and {limits.unread // (1 << 20)} MiB for all of one user |",
