@@ -141,12 +141,14 @@ def ask(one: api_stub.Running, method: str, target: str, *headers: str) -> str:
     body = '{"stale": true}' if method == "POST" else ""
     lines = [f"{method} {target} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Length: {len(body)}"]
     with one.connect() as client:
-        client.settimeout(2.0 if "follow" in target else 20.0)
+        client.settimeout(20.0)
         client.sendall(("\r\n".join([*lines, *headers]) + f"\r\n\r\n{body}").encode())
         said = b""
         try:
             while part := client.recv(65536):
                 said += part
+                if "follow" in target:
+                    client.settimeout(2.0)
         except TimeoutError:
             pass
     return said.decode()
