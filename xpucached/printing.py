@@ -75,9 +75,8 @@ def command(words: Iterable[str]) -> str:
 
 
 def _in_shell(character: str) -> str:
-    if character in "\\'":
-        return f"\\{character}"
-    if character.isprintable() and character != " ":
+    # Where a shell takes no more than the quotes for its own, none is in between.
+    if character.isprintable() and character not in " \\'":
         return character
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
 

@@ -74,3 +74,10 @@ def test_a_model_s_command_and_what_may_be_removed_are_shown_so() -> None:
 def test_no_module_quotes_in_another_way() -> None:
     sources = Path(xpucached.__file__).parent.rglob("*.py")
     assert not [path for path in sources if re.search(r"shlex\.(quote|join)", path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.flow
+def test_a_shell_that_does_not_know_these_quotes_runs_nothing_of_what_is_in_them(tmp_path: Path) -> None:
+    line = ": " + command(["\n';>ran;#"])
+    subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, check=False)
+    assert not (tmp_path / "ran").exists()

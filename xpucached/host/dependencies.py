@@ -46,7 +46,7 @@ _MOST_IMPORTS: Final = 20_000
 _MOST_LOOKUPS: Final = 500_000
 """Places in all at which modules are looked for."""
 _MOST_ROOTS: Final = 64
-"""Directories of ``PYTHONPATH``, and those that installed packages add."""
+"""Directories of ``LD_LIBRARY_PATH`` and of ``PYTHONPATH``, and those that installed packages add."""
 
 _BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
 _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
@@ -68,14 +68,15 @@ class Needs:
         self._workload = workload
         self._variables = {**variables, **workload.variables}
         self._directory = os.fspath(workload.directory)
+        given = self._variables.get("LD_LIBRARY_PATH", "").split(":", _MOST_ROOTS)[:_MOST_ROOTS]
+        self.library_places = tuple(os.path.join(self._directory, one) for one in given if one)
         self._searched: set[str] = set()
         self._waiting: deque[tuple[str, str, str]] = deque()
         self._busy = self._in_script = False
         self._scripts: deque[str] = deque()
         self._interpreters: set[str] = set()
         self._added: list[str] = []  # what interpreters search for modules besides their packages
-        self._left = _TEXTS
-        self._lookups = _MOST_LOOKUPS
+        self._left, self._lookups = _TEXTS, _MOST_LOOKUPS
 
     def add(self, path: str, role: Role) -> None:
         """Note a path, unless there are enough."""
@@ -90,10 +91,9 @@ class Needs:
         words = [*workload.command]
         if exercise.loader is not Loader.COMMAND:
             words = [exercise.python]
-        for place in self._variables.get("LD_LIBRARY_PATH", "").split(":", _MOST_ROOTS)[:_MOST_ROOTS]:
-            path = _plain(os.path.join(self._directory, place))
+        for path in map(_plain, self.library_places):
             # Libraries are noted by where they lie, and programs come to them by this.
-            if place and os.path.realpath(path) != path:
+            if os.path.realpath(path) != path:
                 self.add(path, Role.LINK)
         program = self._which(words[0]) if words else None
         if program is not None:

@@ -27,9 +27,6 @@ _DATA: Final = 1 << 20
 _SET: Final = 1_000_000_000
 """Nanoseconds by which a clock that is only corrected is not off."""
 
-_MOST_PLACES: Final = 64
-"""Directories of ``LD_LIBRARY_PATH`` in which links to libraries are looked for."""
-
 _MOST_LOOKED: Final = 100_000
 """Names of one compiler's cache that are looked at for a file."""
 
@@ -62,16 +59,15 @@ def named(
 
     What is ``digested`` already is not read again.
     """
-    given = {**variables, **workload.variables}.get("LD_LIBRARY_PATH", "").split(":", _MOST_PLACES)[:_MOST_PLACES]
-    places = tuple(os.path.join(workload.directory, one) for one in given if one)
     needs = Needs(workload, variables)
     needs.look()
     there = tuple(found for path, role in needs.paths.items() if (found := _look(path, role)) is not None)
     read: Mapping[str, Dependency] = {}
     if loaded is not None:
+        places = needs.library_places
         files = {name: _look(name, Role.LIBRARY) for path in loaded for name in (path, *_links(path, places))}
         read = _digested((*there, *filter(None, files.values())), digested)
-    return DependencySnapshot(there, time.time_ns(), _steady(), read, places)
+    return DependencySnapshot(there, time.time_ns(), _steady(), read, needs.library_places)
 
 
 def _steady() -> int:
