@@ -80,10 +80,16 @@ class ModelKeeper:
 
     async def load(self) -> None:
         """Read the model files again; what a damaged one said before stays, and the damage is shown."""
-        for name in await asyncio.to_thread(self._load):
-            # What was cached for it stays for a while: the file may be on its way, or come back.
-            self._context.events.post(MODEL_REMOVED, name, {"model": name})
+        if gone := await asyncio.to_thread(self._load):
+            # What was cached for these stays for a while: a file may be on its way, or come back.
+            await self._tell_of_removal(gone)
         await self._end_outdated()
+
+    async def _tell_of_removal(self, names: Collection[ModelName]) -> None:
+        """Say that models were removed, and have it written down at once: by that it is known what they left."""
+        for name in names:
+            self._context.events.post(MODEL_REMOVED, name, {"model": name})
+        await self._context.events.flush()
 
     def _load(self) -> Collection[ModelName]:
         """Read them; give the models whose files are gone."""
@@ -173,8 +179,8 @@ class ModelKeeper:
             would = await asyncio.to_thread(self._caches.would_remove, model, named=caches)
             return RemovedModel(name, self._context.turns.is_running(name), would, self._caches.keeps, dry_run=True)
         await self._context.write(remove_model, name)
+        await self._tell_of_removal([name])
         ended = name in await self._end_outdated()
         went = await to_its_end(self._caches.remove, model, named=caches)
         await self._surveyor.meet_drivers()
-        self._context.events.post(MODEL_REMOVED, name, {"model": name})
         return RemovedModel(name, ended, went, self._caches.keeps)

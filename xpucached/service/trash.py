@@ -170,6 +170,8 @@ class TrashKeeper:
                 "1 entry is back" if len(back) == 1 else f"{len(back)} entries are back",
                 {"restored": str(len(back)), **({"models": " ".join(models)} if models else {})},
             )
+            # An eviction that waited for its turn goes by what is written down.
+            await context.events.flush()
         return TrashReport(
             tuple(
                 replace(one, entry=place.ref) if place is not None else one

@@ -402,12 +402,29 @@ def test_what_is_left_of_a_model_that_is_gone_is_evicted_once_it_is_old_enough(o
     assert owner.restore() == [""]
     assert (place / "0.so").exists()
     # What somebody has brought back stays until its model is removed again.
-    assert asyncio.run(owner.context.events.flush())
     assert plan(owner, asked=False) == plan(owner, asked=True) == {}
     # Half of one that a killed daemon was removing is nobody's.
     half = fill(owner.models / "other.xpucached.gone" / "triton").parent
     aged(half, 1)
     assert plan(owner, asked=False) == {half.name: "model-gone"}
+
+
+def test_what_a_daemon_that_died_had_not_removed_yet_with_its_model_is_known_to_be_left(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = fill(owner.models / NAME / "triton")
+    owner.add(NAME)
+
+    def die(*_: object, **_more: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(owner.service.caches, "remove", die)
+    with pytest.raises(SystemExit):
+        owner.remove(NAME)
+    after = Owner(Context(owner.context.settings, owner.context.catalog, {}), owner.home)
+    assert not after.told()[NAME].registered
+    assert NAME in after.service.caches.removed()
+    assert place.exists()
 
 
 def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(owner: Owner) -> None:
