@@ -4,7 +4,8 @@ The kernel closes what was sent with bytes and is not taken, in the thread that 
 connection; and to close a TCP socket may take as long as who sent it likes (``SO_LINGER``, up to centuries).  Linux can
 refuse descriptors since 6.16 (`sockets.refuse_descriptors`), from who connects after that was said.  So what waits is
 looked at before it is read, and a connection where some wait is closed by a thread that ends: there the kernel does not
-wait.
+wait.  A byte that was sent as urgent (``MSG_OOB``) is one like the others: a look would pass it over otherwise, with
+the descriptors that it brings, and it would lie there and wake us for ever.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ class GuardedListener(socket.socket):
 
 class GuardedConnection(socket.socket):
     """A connection of a unix socket's, which ends where somebody sends a descriptor."""
+
+    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 - the library's
+        """Make it as every socket is made."""
+        super().__init__(family, type, proto, fileno)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Read, as every socket does.  Raises `ConnectionAbortedError` where a descriptor waits."""

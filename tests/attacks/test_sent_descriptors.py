@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support.api_stub import running
-from xpucached import sockets
+from xpucached import guarded, sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.errors import XpucachedError
+from xpucached.processes import polling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,8 @@ ASKED: Final = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
 SENDER: Final = """
 import contextlib, os, socket, struct, sys
-verb, path, port, *parts = sys.argv[1:]
+verb, path, port, urgent, *parts = sys.argv[1:]
+flags = socket.MSG_OOB if urgent else 0
 end = socket.socket(socket.AF_UNIX)
 if verb == "connect":
     end.connect(path)
@@ -44,7 +46,8 @@ if not os.fork():
     with contextlib.suppress(ConnectionError):
         for part in parts[:-1]:
             end.sendall(part.encode())
-        socket.send_fds(end, [parts[-1].encode()], [lingering.fileno()])
+        rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", lingering.fileno())
+        end.sendmsg([parts[-1].encode()], [rights], flags)
     os._exit(0)
 assert os.wait()[1] == 0
 print(flush=True)
@@ -67,10 +70,14 @@ def older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def sender(verb: str, path: Path, *parts: bytes) -> Iterator[subprocess.Popen[str]]:
-    """Run it; each empty line that it writes says that it has come as far as it can alone."""
+def sender(verb: str, path: Path, *parts: bytes, urgent: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Run it; each empty line that it writes says that it has come as far as it can alone.
+
+    With ``urgent`` the last part, which is one byte then, goes as such (``MSG_OOB``).
+    """
     with socket.create_server(("127.0.0.1", 0)) as never_reads:
-        words = [verb, str(path), str(never_reads.getsockname()[1]), *(part.decode() for part in parts)]
+        port, how = str(never_reads.getsockname()[1]), "urgent" * urgent
+        words = [verb, str(path), port, how, *(part.decode() for part in parts)]
         one = subprocess.Popen(
             [sys.executable, "-c", SENDER, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -99,12 +106,14 @@ def ended(one: subprocess.Popen[str]) -> bool:
         pytest.param([b"nonsense\r\n\r\n"], id="with what is no request"),
     ],
 )
-def test_a_daemon_answers_others(short_dir: Path, parts: list[bytes]) -> None:
+@pytest.mark.parametrize("urgent", [False, True])
+def test_a_daemon_answers_others(short_dir: Path, parts: list[bytes], *, urgent: bool) -> None:
     sent = threading.Event()
+    parts = [*parts, b"!"] if urgent else parts
     with running(short_dir) as one:
         # It reads when nobody else holds what was sent.
         one.loop.call_soon_threadsafe(sent.wait, 60)
-        with sender("connect", one.path, *parts) as attacker:
+        with sender("connect", one.path, *parts, urgent=urgent) as attacker:
             sent.set()
             with Client(one.path) as honest:
                 honest.call(requests.GetStatus())
@@ -112,8 +121,9 @@ def test_a_daemon_answers_others(short_dir: Path, parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("answer", [[], [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]])
-def test_who_asks_a_daemon_of_somebody_else_goes_on(short_dir: Path, answer: list[bytes]) -> None:
-    with sender("listen", short_dir / "s", *answer, b"more") as attacker:
+@pytest.mark.parametrize("urgent", [False, True])
+def test_who_asks_a_daemon_of_somebody_else_goes_on(short_dir: Path, answer: list[bytes], *, urgent: bool) -> None:
+    with sender("listen", short_dir / "s", *answer, b"!" if urgent else b"more", urgent=urgent) as attacker:
         with Client(short_dir / "s") as client:
             client._connection.connect()
             assert attacker.stdout is not None
@@ -121,3 +131,17 @@ def test_who_asks_a_daemon_of_somebody_else_goes_on(short_dir: Path, answer: lis
             with pytest.raises(XpucachedError):
                 client.call(requests.GetStatus())
         assert ended(attacker)
+
+
+def test_an_urgent_byte_is_read_as_others_are_and_wakes_nobody_again() -> None:
+    theirs, ours = socket.socketpair(socket.AF_UNIX)
+    with theirs, guarded.GuardedConnection(fileno=ours.detach()) as one:
+        one.settimeout(0)
+        theirs.send(b"x")
+        theirs.send(b"y", socket.MSG_OOB)
+        theirs.send(b"z", socket.MSG_OOB)
+        heard = b""
+        while polling.readable(one.fileno(), seconds=0):
+            heard += one.recv(100)
+
+    assert heard == b"xyz"
