@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
-from tests.attacks.watching import LEAF, OWN, SPY, at_work, store
+from tests.attacks.watching import LEAF, OWN, SPY, at_work, descriptors, store
 from tests.flow.test_watchd import Client, rights
 from xpucached import logs
 from xpucached.daemon import user_daemon
 from xpucached.domain.triggers import EventsLost, Periodic
 from xpucached.settings import loading
-from xpucached.watchd import kernel
+from xpucached.watchd import kernel, ownership
 from xpucached.watchd.server import WatchServer
 
 if TYPE_CHECKING:
@@ -148,6 +148,43 @@ def test_where_a_disk_does_not_say_what_lies_where_its_user_is_told_and_it_is_as
 
     assert failed
     assert client.lost is loses
+
+
+@pytest.mark.parametrize("call", ["fstat", "close"])
+def test_a_file_of_which_its_server_knows_no_more_keeps_no_other_open(
+    common: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    client, turn = observer(common)
+    names = [f"{number}.src" for number in range(3)]
+    really = getattr(os, call)
+    failed: list[bool] = []
+
+    def fails(descriptor: int) -> object:
+        first = ownership.path_of(descriptor)[-1] == names[0]
+        told = really(descriptor)
+        if first:
+            failed.append(True)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return told
+
+    def write() -> None:
+        # All wait together, for nobody reads meanwhile.
+        for name in names:
+            (common / LEAF / name).write_bytes(b"")
+        monkeypatch.setattr(os, call, fails)
+
+    with at_work(client.watch_server):
+        with monkeypatch.context() as nameless:
+            nameless.setattr(kernel, "handle_of", refuse_handles)
+            assert "no names" in client.watch(common)
+        before = descriptors()
+        turn(write)
+        client.until(f"{LEAF}/{names[-1]}")
+        monkeypatch.undo()
+        turn(lambda: None)
+        assert descriptors(before) <= before
+
+    assert failed
 
 
 def refuse_handles(_directory: int) -> bytes:

@@ -290,11 +290,11 @@ class Places:
         """Tell below which of those without names an open file of a cache lies, and where there."""
         try:
             parts = path_of(descriptor)
+            if not FILE.fullmatch(os.fsencode(parts[-1])):
+                return
+            status = os.fstat(descriptor)
         except OSError:
-            return  # its path is longer than any of a cache
-        if not FILE.fullmatch(os.fsencode(parts[-1])):
-            return
-        status = os.fstat(descriptor)
+            return  # its path is longer than any of a cache, or its server does not say whose it is
         if status.st_nlink > 1:
             # It has a name elsewhere as well, and nothing says by which one it was opened.
             return

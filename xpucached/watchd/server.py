@@ -375,7 +375,9 @@ class WatchServer:
             for root, path in self._places.of_file(one.descriptor):
                 self._note(root, path, one)
         finally:
-            os.close(one.descriptor)
+            # Those that came with it have yet to be closed.
+            with contextlib.suppress(OSError):
+                os.close(one.descriptor)
 
     def _note(self, root: Root, path: str, one: KernelEvent) -> None:
         for bits, act in _ACTS:
