@@ -121,16 +121,17 @@ def keygen(name: Path, password: bytes | None = None) -> str:
 def private_key(given: str, password: bytes | None = None) -> SigningKey:
     """Read a signing key: PEM text, or the path of a file that nobody else can read.  Raises `RequestError`."""
     ec = _library()
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
 
-    text, shared = (given.encode(), False) if "-----BEGIN" in given else _secret(Path(given))
+    text, shared = (os.fsencode(given), False) if "-----BEGIN" in given else _secret(Path(given))
     if _PRIVATE.search(text) is None:
         raise RequestError(f"{'this' if '-----BEGIN' in given else given} is no private key", hint=_MAKE_ONE)
     if shared:  # said only of what is a key: somebody might do as the hint says to any other file
         raise RequestError(f"{given} can be read by others: it is no secret", hint=f"chmod 600 {quoted(given)}")
     try:
         key = form.load_pem_private_key(text, password)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise RequestError(f"the signing key cannot be used: {error}", hint=_MAKE_ONE) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise RequestError("the signing key is not one of the curve P-256", hint="xpucachectl bundle keygen NAME")
@@ -187,20 +188,24 @@ def trust_store(folders: Iterable[Path]) -> TrustStore:
             try:
                 for one in _keys(folder.descriptor, name, names):
                     keys.setdefault(one.hint, one)
-            except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 ignored.append(f"{folder.path / name}: {error}")
     return TrustStore(tuple(keys.values()), known.digests, tuple(ignored), known.doubt)
 
 
 def _keys(folder: int, name: str, names: Sequence[str]) -> Iterator[TrustedKey]:
     ec = _library()
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415 - an extra
 
     beside = f"{name.removesuffix('.pub')}.toml"
     limits = _limits(text(folder, beside)) if beside in names else ((), None)
     begin = "-----BEGIN PUBLIC KEY-----"
     for part in text(folder, name).split(begin)[1:]:
-        key = form.load_pem_public_key((begin + part).encode())
+        try:
+            key = form.load_pem_public_key((begin + part).encode())
+        except UnsupportedAlgorithm as error:
+            raise ValueError(error) from None
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
             raise ValueError("a key in it is not of the curve P-256")  # noqa: TRY004 - what is wrong is the file
         pem = key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)

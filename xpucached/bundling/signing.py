@@ -90,7 +90,7 @@ def sign_all(layout: LayoutWriter, made: list[Descriptor], key: trust.SigningKey
 
 def _password() -> bytes | None:
     text = os.environ.get(PASSWORD)
-    return text.encode() if text else None
+    return os.fsencode(text) if text else None
 
 
 def keygen(order: MakeKey) -> KeyReport:

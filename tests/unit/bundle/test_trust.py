@@ -15,8 +15,9 @@ from tests.support.bundles import TARGET, facts, forge, good, packed, tar
 from xpucached.bundle import members, revocations, trust, words
 from xpucached.bundle.layout import Descriptor
 from xpucached.bundle.writing import LayoutWriter
+from xpucached.bundling import signing
 from xpucached.bundling.__main__ import carry_out
-from xpucached.domain.bundles import ExportBundle, MergeBundles
+from xpucached.domain.bundles import ExportBundle, MakeKey, MergeBundles
 from xpucached.errors import BadBundle, RequestError
 
 if TYPE_CHECKING:
@@ -197,6 +198,28 @@ def test_limits_that_cannot_be_read_are_no_limits_that_are_missing(tmp_path: Pat
     signature(tmp_path, INDEX)
     (tmp_path / "trust.d/release.toml").symlink_to(tmp_path / "gone")
     assert store(tmp_path).keys == ()
+
+
+def test_a_key_that_the_library_does_not_know_is_passed_over_and_signs_nothing(tmp_path: Path) -> None:
+    made = signature(tmp_path, INDEX)
+    # An algorithm that nobody has: 1.2.3.4.
+    unknown = base64.b64encode(bytes.fromhex("300d300506032a0304030400010203")).decode()
+    (tmp_path / "trust.d/a.pub").write_text(f"-----BEGIN PUBLIC KEY-----\n{unknown}\n-----END PUBLIC KEY-----\n")
+    (tmp_path / "trust.d/b.pub").write_bytes((tmp_path / "trust.d/release.pub").read_bytes())
+    (tmp_path / "trust.d/b.toml").write_text(f"devices = {'[' * 10_000}{']' * 10_000}\n")
+    assert trust.verify([made], [INDEX], store(tmp_path)).signer == "release"
+    assert [text.partition(".pub:")[0][-1] for text in store(tmp_path).ignored] == ["a", "b"]
+    secret = base64.b64encode(bytes.fromhex("3010020100300506032a0304040400010203")).decode()
+    with pytest.raises(RequestError, match="cannot be used"):
+        trust.private_key(f"-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n")
+
+
+def test_a_password_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environb, signing.PASSWORD.encode(), b"w\xf6rd")
+    carry_out(MakeKey(tmp_path / "a"), lambda *_: None)
+    assert signing.signing_key(str(tmp_path / "a.key")) is not None
+    with pytest.raises(RequestError, match="cannot be used"):
+        trust.private_key((tmp_path / "a.key").read_text() + "\udcff", b"word")
 
 
 def test_a_folder_that_is_changed_for_another_one_is_read_as_it_was_looked_at(
