@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _INPUT: Final = re.compile(rf"{words.INPUTS}/[0-9a-f]{{64}}\Z", re.ASCII)
 _LONGEST_LINE: Final = 256 << 10
+_MOST_FACTS: Final = 16
 _RECIPE: Final = msgspec.json.Decoder(RecipeLine)
 _IMAGE_LAYERS: Final = {f"{words.LAYER}+{how}": how for how in Compression}
 _RECIPE_LAYERS: Final = {f"{words.RECIPES_LAYER}+{how}": how for how in Compression}
@@ -317,8 +318,11 @@ def _lines(content: bytes, said: int) -> dict[str, list[RecipeLine]]:
             raise BadBundle(f"a recipe cannot be read: it has {len(text)} bytes")
         try:
             one = _RECIPE.decode(text)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadBundle(f"a recipe cannot be read: {error}") from None
+        # Each is held until its input comes, and takes ten times its bytes.
+        if len(one.facts) > _MOST_FACTS:
+            raise BadBundle(f"a recipe has {len(one.facts)} facts, more than any")
         # So it holds nothing else, and nothing twice.
         if line(one) != text:
             raise BadBundle("a recipe is not written as recipes are")

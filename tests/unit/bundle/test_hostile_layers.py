@@ -14,7 +14,8 @@ from tests.support.builders import framed, spirv, string_hash
 from tests.support.bundles import HOW, OPTIONS, bomb, facts, forge, good, made, packed, tar
 from xpucached.bundle import members, packing, words
 from xpucached.bundling.inspecting import check
-from xpucached.domain.bundles import BundleContent, BundleFacts, Compression
+from xpucached.domain.bundles import BundleContent, BundleFacts, Compression, RecipeLine
+from xpucached.domain.names import KindName
 from xpucached.errors import BadBundle
 
 if TYPE_CHECKING:
@@ -234,6 +235,25 @@ def test_a_list_of_tiny_recipes_is_not_taken_apart(text: bytes, tmp_path: Path) 
     finally:
         tracemalloc.stop()
     assert most < 8 * len(text)
+
+
+@pytest.mark.parametrize("text", [b'{"kind":"\xff"}\n', b'{"facts":{"\xff":""}}\n'])
+def test_a_list_of_recipes_that_is_no_utf_8_is_refused(text: bytes, tmp_path: Path) -> None:
+    plain = tar({words.LINES: text})
+    told = BundleFacts(BundleContent.RECIPES, 1, len(text), f"sha256:{hashlib.sha256(plain).hexdigest()}")
+    bundle = members.opened(forge(tmp_path / "bundle", packed(plain), told))
+    with bundle.layout, pytest.raises(BadBundle, match="a recipe cannot be read"):
+        check(bundle, lambda *_: None)
+
+
+def test_a_recipe_of_facts_without_end_is_not_held(tmp_path: Path) -> None:
+    line = RecipeLine(KindName("sycl"), "", "1", "", 1, b"", {f"{number:06}": "" for number in range(17)})
+    text = members.line(line)
+    plain = tar({words.LINES: text})
+    told = BundleFacts(BundleContent.RECIPES, 1, len(text), f"sha256:{hashlib.sha256(plain).hexdigest()}")
+    bundle = members.opened(forge(tmp_path / "bundle", packed(plain), told))
+    with bundle.layout, pytest.raises(BadBundle, match="17 facts"):
+        check(bundle, lambda *_: None)
 
 
 FACTS: Final[Mapping[str, Callable[[], Mapping[str, object]]]] = {
