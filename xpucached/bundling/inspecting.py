@@ -125,8 +125,8 @@ def diff(order: DiffBundles, progress: Progress) -> DiffReport:
                 if there is not None:
                     words = f"{there.facts.entries} entries"
                     changes.append(MemberChange(*key, "added" if one is None else "removed", words))
-            elif one.facts.diff_id != other.facts.diff_id or one.facts.compiler != other.facts.compiler:
-                changes.append(_changed(first, one, second, other))
+            elif (change := _changed(first, one, second, other)) is not None:
+                changes.append(change)
         return DiffReport(tuple(changes))
 
 
@@ -134,15 +134,25 @@ def _which(member: MemberManifest) -> tuple[BundleContent, Target | None]:
     return (member.facts.content, member.facts.target)
 
 
-def _changed(first: Bundle, one: MemberManifest, second: Bundle, other: MemberManifest) -> MemberChange:
+def _changed(first: Bundle, one: MemberManifest, second: Bundle, other: MemberManifest) -> MemberChange | None:
+    """Read both, whatever they say of themselves, and say in what they differ; None if in nothing."""
     ours, theirs = _digests(first, one), _digests(second, other)
     both = ours.keys() & theirs.keys()
     added, removed = len(theirs.keys() - both), len(ours.keys() - both)
     changed = sum(ours[name] != theirs[name] for name in both)
-    words = [f"{added} added, {removed} removed, {changed} with other bytes"]
-    if one.facts.compiler != other.facts.compiler:
-        words.append("compiled by other libraries")
+    words = [f"{added} added, {removed} removed, {changed} with other bytes"] if added or removed or changed else []
+    words += [said for name, said in _OTHERWISE.items() if getattr(one.facts, name) != getattr(other.facts, name)]
+    if not words:
+        return None
     return MemberChange(one.facts.content, one.facts.target, "changed", "; ".join(words), added, removed, changed)
+
+
+_OTHERWISE: Final = {
+    "compiler": "compiled by other libraries",
+    "isa": "compiled for other instructions",
+    "switches": "compiled while other variables were set",
+}
+"""In what programs of one target may differ that have the same bytes."""
 
 
 def _digests(bundle: Bundle, member: MemberManifest) -> dict[str, str]:
@@ -155,5 +165,5 @@ def _digests(bundle: Bundle, member: MemberManifest) -> dict[str, str]:
                 found[name] = hashlib.sha256(members.line(line)).hexdigest()
         return found
     for _, recipe, binary, leaf in programs(bundle, member):
-        found[leaf] = hashlib.sha256(binary).hexdigest() + str(len(recipe.input))
+        found[leaf] = "".join(hashlib.sha256(part).hexdigest() for part in (binary, recipe.input, recipe.options))
     return found

@@ -14,10 +14,10 @@ from tests.support.bundles import TARGET, packed, tar
 from xpucached.bundle import archive, layout, members, trust, words
 from xpucached.bundle.trust import SignatureVerdict
 from xpucached.bundling import signing
-from xpucached.bundling.inspecting import check
+from xpucached.bundling.inspecting import check, diff
 from xpucached.bundling.merging import merge
 from xpucached.bundling.rebuilding import is_held
-from xpucached.domain.bundles import BundleContent, BundleFacts, MergeBundles, RecipeLine
+from xpucached.domain.bundles import BundleContent, BundleFacts, DiffBundles, MergeBundles, RecipeLine
 from xpucached.domain.names import KindName
 from xpucached.errors import BadBundle, Conflict
 
@@ -280,6 +280,20 @@ def test_recipes_that_two_bundles_hold_differently_are_not_merged(tmp_path: Path
     with pytest.raises(Conflict, match="different recipes under one name"):
         merge(MergeBundles((one, other), tmp_path / "ac"), lambda *_: None)
     assert not (tmp_path / "ac").exists()
+
+
+def test_bundles_are_compared_by_what_is_in_them_whatever_they_say(tmp_path: Path) -> None:
+    one = bundles.write(tmp_path / "one", bundles.layout())
+    liar = bundles.write(tmp_path / "liar", bundles.layout({"packed": lambda _: packed(tar(bundles.good()))[:-9]}))
+    with pytest.raises(BadBundle):
+        diff(DiffBundles((one, liar)), lambda *_: None)
+    # Why two are not merged, it says.
+    plain = tar(bundles.good())
+    same = [bundles.forge(tmp_path / isa, packed(plain), bundles.facts(plain, isa=isa)) for isa in ("avx2", "avx512")]
+    with pytest.raises(Conflict, match="other compilers"):
+        merge(MergeBundles((same[0], same[1]), tmp_path / "both"), lambda *_: None)
+    (change,) = diff(DiffBundles((same[0], same[1])), lambda *_: None).changes
+    assert (change.detail, change.changed) == ("compiled for other instructions", 0)
 
 
 def test_an_empty_directory_is_no_entry(tmp_path: Path) -> None:
