@@ -104,7 +104,7 @@ def read_users(config: Settings, before: Mapping[ModelName, str]) -> ManagedUser
 
 def user(name: str) -> pwd.struct_passwd:
     """Return a user by name or number.  Raises `KeyError`, and `ValueError` for what can be no name."""
-    return pwd.getpwuid(int(name)) if name.isdecimal() and len(name) < len("4294967296") else pwd.getpwnam(name)
+    return pwd.getpwuid(int(name)) if name.isdecimal() and len(name) <= len("4294967295") else pwd.getpwnam(name)
 
 
 def _range(etc: Path) -> tuple[int, int]:

@@ -171,6 +171,7 @@ def test_people_and_the_named_are_looked_after(tmp_path: Path, monkeypatch: pyte
         "nobody": 65534,
         "me": OURS,
         "svc": 1500,
+        "far": 1234567890,
     }
     shells = {"svc": "/usr/sbin/nologin", "llm": "/bin/false"}
     known = [
@@ -187,6 +188,7 @@ def test_people_and_the_named_are_looked_after(tmp_path: Path, monkeypatch: pyte
     assert who(("llm", "root", "nobody")) == {"first", "last", "llm"}
     assert who(include=["499"], exclude=["first"], humans=True) == {"old", "last"}
     assert who(humans=False, include=["last"]) == {"last"}
+    assert who(("1234567890",), humans=False) == {"far"}
     # An account that nobody logs in to is named, or has no worker.
     assert who(include=["svc", "daemon", "root", "65534"], humans=False) == {"svc", "daemon"}
 
