@@ -100,7 +100,11 @@ class _HttpParser(h11.Connection):
     chunked = False
 
     def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
-        event = super().next_event()
+        try:
+            event = super().next_event()
+        except ValueError as error:
+            # Of a length with more digits than Python reads h11 says something else since 0.15 only.
+            raise h11.RemoteProtocolError(str(error)) from error
         if isinstance(event, h11.Request) and any(name == b"transfer-encoding" for name, _ in event.headers):
             self.chunked = True
             raise h11.RemoteProtocolError(_CHUNKED)
