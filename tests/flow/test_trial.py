@@ -32,9 +32,10 @@ from xpucached.domain.recipes import Recording
 from xpucached.domain.reports import PrewarmReport
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.workloads import RunSpec, Variant
+from xpucached.errors import CatalogError
 from xpucached.kinds import sycl
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, cache_files, recordings
+from xpucached.service import Service, cache_files, prewarm, recordings
 from xpucached.service.context import Context
 from xpucached.settings import loading
 
@@ -258,6 +259,39 @@ def offer(catalog: Catalog, *environments: Target) -> None:
     """Let this host offer these, or any one."""
     some = environments or (sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "1"),)
     catalog.write(record_survey, Host(datetime.now(UTC), "boot", "6", "stamp", environments=some))
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_what_a_run_proved_is_not_lost_where_the_disk_was_full_as_it_ended(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, another: bool
+) -> None:
+    (tmp_path / "caches").mkdir()
+    (tmp_path / "caches" / "its").touch()
+    workload = Workload(("/bin/true",), tmp_path, {}, 60.0, RunSpec(caches=(tmp_path / "caches",)))
+    model = Model(ModelName("net"), workload, tmp_path / "store")
+    catalog.write(add_model, model)
+    offer(catalog)
+
+    def full(*_: object) -> Run:
+        raise CatalogError("no room")
+
+    async def warm() -> tuple[list[ModelName], list[str]]:
+        service = alone(catalog)
+        with monkeypatch.context() as disk:
+            disk.setattr(prewarm, "finish_run", full)
+            with pytest.raises(CatalogError):
+                await service.prewarmer._warm(Warm(model, WarmReason.NEVER, ""), lambda _what: None)
+            with pytest.raises(CatalogError):
+                await service.prewarmer.plan()
+        if another:
+            # It stands for a new catalog, where the number means another run.
+            catalog.write(lambda connection: connection.exec_driver_sql("UPDATE runs SET started = started + 1"))
+        covered = [*(await service.prewarmer.plan()).covered]
+        return covered, [one.topic for one in await service.context.events.since(0)]
+
+    assert asyncio.run(warm()) == ([] if another else [model.name], ["run-started", "run-finished"])
+    (run,) = catalog.read(newest_runs, model.name, 5)
+    assert run.outcome is (None if another else Outcome.WARMED)
 
 
 @pytest.mark.parametrize("removed", [False, True])

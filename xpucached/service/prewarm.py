@@ -74,6 +74,7 @@ class Prewarmer:
         self.proofs = ProofKeeper(context, scanner.finder)
         self._trials = TrialRunner(context, scanner, starter, self.throttle, self.proofs)
         self._running: set[ModelName] = set()
+        self._ends = recordings.RunEnds(context.catalog)
 
     async def start(self, request: requests.PrewarmModels, replayer: Replayer | None = None) -> Job:
         """Warm models: those named, all, or those that need it; see `requests.PrewarmModels`."""
@@ -99,6 +100,8 @@ class Prewarmer:
 
     async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
         """Decide what should be warmed now."""
+        # What a run has proved, and the catalog had no room for, need not be proved again.
+        await asyncio.to_thread(self._ends.catch_up)
         models = await self._context.read(all_models)
         context, present = self._context, self._context.present
         coverage = await asyncio.to_thread(self.proofs.coverage, present)
@@ -243,11 +246,11 @@ class Prewarmer:
             finally:
                 # Not before its proof counts: until then it would be called as cold as it was.
                 self._running.discard(model.name)
-            context.events.post(
-                "run-finished",
-                f"{model.name}: {course.outcome}",
-                {"model": model.name, "outcome": course.outcome, "run": str(run.id), "detail": course.detail},
-            )
+                context.events.post(
+                    "run-finished",
+                    f"{model.name}: {course.outcome}",
+                    {"model": model.name, "outcome": course.outcome, "run": str(run.id), "detail": course.detail},
+                )
         return run
 
     async def _carry_out(self, warm: Warm, found: FoundStore, course: RunCourse, tell: Callable[[str], None]) -> None:
@@ -304,7 +307,7 @@ class Prewarmer:
         now = self._context.clock()
         told = outcome, passes, attribution, environments, detail, output, now, trials, needs, libraries
         try:
-            return self._context.catalog.write(finish_run, run.id, *told)
+            return self._ends.note(run, lambda: self._context.catalog.write(finish_run, run.id, *told))
         except NotFound:
             # The model was removed while it ran, and its history with it.
             return replace(

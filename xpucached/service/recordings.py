@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,11 +14,11 @@ from xpucached.catalog.builds import count_built
 from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.recipes import note_never_again
-from xpucached.catalog.runs import begin_run, finish_run, newest_runs
+from xpucached.catalog.runs import begin_run, find_run, finish_run, newest_runs
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, Model, Outcome
 from xpucached.domain.stores import EntryId, EntryState
-from xpucached.errors import CatalogError
+from xpucached.errors import CatalogError, NotFound
 from xpucached.host.drivers import mapped_drivers
 from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning.attribution import attribute
@@ -25,9 +26,10 @@ from xpucached.processes.outlasting import ended
 from xpucached.processes.output import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
+    from xpucached.catalog import Catalog
     from xpucached.domain.host import Host
     from xpucached.domain.models import Run, WarmReason
     from xpucached.domain.plans import Deferred
@@ -79,6 +81,36 @@ async def begun(
             over = noting.result().id, Outcome.CANCELLED, (), Attribution(), (), "cancelled as it began", ""
             await ended(asyncio.ensure_future(context.write(finish_run, *over, context.clock())))
         raise
+
+
+class RunEnds:
+    """Writes down how runs ended: what the catalog does not take, as on a full disk, it is given again.  Blocks."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._waiting: dict[int, Callable[[], Run]] = {}
+
+    def note(self, run: Run, finish: Callable[[], Run]) -> Run:
+        """Do what finishes a run.  Raises `CatalogError` where that has to wait, and what else it raises."""
+
+        def write() -> Run:
+            # Another catalog may be in its place by now, in which another run has that number.
+            if self._catalog.read(find_run, run.id).started != run.started:
+                raise NotFound(f"no such run under way: {run.id}")
+            return finish()
+
+        try:
+            return write()
+        except CatalogError:
+            self._waiting[run.id] = write
+            raise
+
+    def catch_up(self) -> None:
+        """Finish those that had to wait.  Raises `CatalogError` if they have to still."""
+        for number, write in list(self._waiting.items()):
+            with contextlib.suppress(NotFound):
+                write()
+            self._waiting.pop(number, None)
 
 
 def why_untold(stores: Sequence[FoundStore], directory: Path) -> str:
