@@ -294,6 +294,36 @@ def test_what_a_run_proved_is_not_lost_where_the_disk_was_full_as_it_ended(
     assert run.outcome is (None if another else Outcome.WARMED)
 
 
+def test_what_ran_with_other_variables_than_there_were_proves_nothing_for_those(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "caches").mkdir()
+    (tmp_path / "caches" / "its").touch()
+    workload = Workload(("/bin/true",), tmp_path, {}, 60.0, RunSpec(caches=(tmp_path / "caches",)))
+    model = Model(ModelName("net"), workload, tmp_path / "store")
+    catalog.write(add_model, model)
+    offer(catalog)
+    service = alone(catalog)
+    settings, variants = service.context.settings, service.prewarmer._trials.variants
+
+    async def read_anew(of: Model) -> object:
+        """Read a configuration with other variables, as the run has begun."""
+        other = replace(settings.driver, variables={"IGC_OPTION": "1"})
+        service.context.settings = replace(settings, driver=other)
+        return await variants(of)
+
+    async def warm() -> tuple[Outcome | None, list[ModelName]]:
+        run = await service.prewarmer._warm(Warm(model, WarmReason.NEVER, ""), lambda _what: None)
+        # They are what they were again.
+        service.context.settings = settings
+        return run.outcome, [*(await service.prewarmer.plan()).covered]
+
+    with monkeypatch.context() as reloading:
+        reloading.setattr(service.prewarmer._trials, "variants", read_anew)
+        assert asyncio.run(warm()) == (Outcome.CANCELLED, [])
+    assert asyncio.run(warm()) == (Outcome.WARMED, [model.name])
+
+
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_model_that_was_not_warmed_meanwhile_is_not_called_warm(
     catalog: Catalog, tmp_path: Path, *, removed: bool

@@ -220,8 +220,12 @@ class Prewarmer:
             {"model": model.name, "reason": warm.reason, "occasion": occasion, "detail": warm.detail},
         )
         course = RunCourse()
+        self._trials.given.clear()
         try:
             await self._carry_out(warm, found, course, tell)
+            if course.outcome in {Outcome.WARMED, Outcome.UNCACHED} and self._trials.gave_others(signature):
+                # It would count as a proof for those that there were.
+                course.outcome, course.detail = Outcome.CANCELLED, "driver.variables were changed while it ran"
         except Conflict as error:
             course.outcome, course.detail = Outcome.FAILED, error.message
         except OSError as error:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
+from xpucached.domain.host import digest_of_variables, given_by
 from xpucached.domain.models import Outcome, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
 from xpucached.domain.workloads import Loader, Variant
@@ -72,6 +73,12 @@ class TrialRunner:
         self._throttle = throttle
         self._starter = starter
         self._cpu = CpuRunner(context, starter)
+        self.given: set[str] = set()
+        """What stands for the variables that all programs were given in passes, since it was emptied."""
+
+    def gave_others(self, signature: str) -> bool:
+        """Return whether programs were given other variables meanwhile than when the host had this signature."""
+        return not self.given <= {given_by(signature)}
 
     def _watched(self, model: Model) -> tuple[Path, ...]:
         return tuple(path for _, path in program_variables.caches(self._context.settings, model))
@@ -227,6 +234,7 @@ class TrialRunner:
             recorder = KINDS[one.store.kind].recorder
             tracing.update(recorder.variables(one.store) if recorder is not None else {})
         off = KINDS[found.store.kind].discovery.OFF
+        self.given.add(digest_of_variables(self._context.steering))
         return await self._starter.execute(
             self._workload(model),
             {
