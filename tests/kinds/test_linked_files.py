@@ -13,6 +13,7 @@ from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, FoundStore, Store, StoreOrigin
 from xpucached.kinds.neo.kind import KIND as NEO
 from xpucached.kinds.sycl import KIND as SYCL
+from xpucached.kinds.sycl import portable
 from xpucached.kinds.walking import StoreWalk, told
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ MANY = tuple(f"kernel{number:04}" for number in range(200))
 FEW = ("a", "b")
 
 
-def look(kind: Kind, root: Path) -> dict[str, Entry]:
+def look(kind: Kind, root: Path, *, inside: bool = True) -> dict[str, Entry]:
     found = FoundStore(Store(kind.name, root), StoreOrigin.FOUND, "test")
-    parts = kind.scanner.parts(found, datetime.now(UTC) + timedelta(minutes=5), (), None)
+    parts = kind.scanner.parts(found, datetime.now(UTC) + timedelta(minutes=5), (), None, inside=inside)
     return {one.id.key: one for part in parts for one in part.entries}
 
 
@@ -84,3 +85,17 @@ def test_an_entry_of_the_gpu_driver_with_many_links_names_its_kernels_once(tmp_p
 
     every = look(NEO, tmp_path)
     assert sorted(len(one.kernels) for one in every.values()) == [0] * 4 + [len(FEW)] * 5 + [len(MANY)]
+
+
+def test_who_keeps_all_entries_is_told_no_names_and_options(sycl_store: SyclStore, tmp_path: Path) -> None:
+    slot = sycl_store.add(image=spirv(*MANY), options=f"-D{'x' * 2000}")
+    for number in range(1, 20):
+        for suffix in (".src", ".bin"):
+            os.link(slot.leaf / f"0{suffix}", slot.leaf / f"{number}{suffix}")
+    (tmp_path / f"{1:016x}.cl_cache").write_bytes(native(256, *((b".text." + name.encode(), b"") for name in MANY)))
+    every = [*look(SYCL, sycl_store.root, inside=False).values(), *look(NEO, tmp_path, inside=False).values()]
+    walk = portable.walk(Store(SYCL.name, sycl_store.root))
+    assert walk is not None
+    every += [packed.entry for _, some in walk.values() for packed in some]
+    assert len(every) == 20 + 1 + 20
+    assert sum(map(told, every)) == 0

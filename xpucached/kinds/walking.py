@@ -59,6 +59,7 @@ class StoreWalk:
     weight: int = 0  #: characters of the names in the entries
     linked: dict[tuple[int, int], EntryKey] = field(default_factory=dict)
     """Files with several names that tell much, and of which entry they have told it; empty: of none yet."""
+    inside: bool = True  #: whether programs are read; where not, nobody asks what entries tell, and may keep them all
 
     @property
     def store(self) -> Store:
@@ -72,6 +73,7 @@ class StoreWalk:
 
     def add(self, entry: Entry) -> None:
         """Note an entry that is there."""
+        entry = entry if self.inside else replace(entry, kernels=(), options="", constants="")
         self.entries.append(entry)
         self.weight += told(entry)
 

@@ -34,12 +34,12 @@ def parts(
     writer_since: datetime | None,  # noqa: ARG001 - its lock tells who writes
     *,
     quick: bool = False,
-    inside: bool = True,  # noqa: ARG001 - it costs nothing here
+    inside: bool = True,
 ) -> Iterator[Scan]:
     """Look at a store bit by bit; see `Scanner.parts`."""
 
     def walk(root: int, status: os.stat_result) -> Iterator[Scan]:
-        look = _NeoWalk(found, now, KnownCursor(known), quick, root, status)
+        look = _NeoWalk(found, now, KnownCursor(known), quick, root, status, inside=inside)
         yield from look.walk()
         yield look.part(last=True)
 

@@ -28,7 +28,6 @@ class ScanState(StoreWalk):
     """One scan while it goes on."""
 
     writer_since: datetime | None = None
-    inside: bool = True  #: whether programs are read
     faults: tuple[StoreFault, ...] = ()
     known: Mapping[EntryKey, KnownEntry] = field(default_factory=dict)  #: of what is looked at just now
     seen: set[EntryKey] = field(default_factory=set)  #: of it, those that are there
