@@ -295,6 +295,38 @@ def test_where_no_room_would_be_left_nothing_more_is_written(tmp_path: Path, mon
     assert list((tmp_path / "into").iterdir()) == []
 
 
+def heads(count: int) -> bytes:
+    """Return heads that each say that the name of the next one follows."""
+    return (member("././@LongLink", type=tarfile.GNUTYPE_LONGNAME, size=2).tobuf() + b"x\0".ljust(512, b"\0")) * count
+
+
+def cpio(**fields: bytes) -> bytes:
+    """Return a cpio archive of one small file, with some of its numbers forged."""
+    names = ("inode", "mode", "user", "group", "names", "modified", "size", *("device",) * 4, "length", "check")
+    numbers = {"mode": b"000081a4", "names": b"00000001", "size": b"00000003", "length": b"0000000a", **fields}
+    return b"070701" + b"".join(numbers.get(name, b"00000000") for name in names) + b"usr/lib/x\0abc\0"
+
+
+@pytest.mark.parametrize(
+    ("archive", "form"),
+    [
+        (member("usr/lib/x", size=100_000).tobuf() + bytes(5000), "tar"),
+        (heads(1000), "tar"),
+        (cpio(size=b"-0000003"), "cpio"),
+        (cpio(mode=b"-0000003"), "cpio"),
+        (cpio(modified=b"0x000003"), "cpio"),
+    ],
+)
+def test_what_breaks_off_or_has_a_forged_head_is_said_not_to_be_readable(
+    archive: bytes, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "forged.deb"
+    path.write_bytes(archive)
+    monkeypatch.setitem(unpacking._READERS, ".deb", (("cat",), form))
+    with pytest.raises(UnpackFailed, match="forged.deb is not unpacked: it cannot be read: "):
+        unpacked(path, tmp_path / "into")
+
+
 # -- rpm, images, power ---------------------------------------------------------------------------------------------
 
 SPEC: Final = """

@@ -96,8 +96,8 @@ class Scanner(Protocol):
         the store is as a whole, and what is wrong there.  ``writer_since`` is when the oldest live process that could
         be writing here started (None: there is none); a lock that is older was left behind.  With ``quick`` only
         directories are looked at whose entries are known: what was written into a file in its place stays unseen.
-        Without ``inside`` programs are not read: neither are kernels and options named, nor is damage in them seen, which
-        whoever packs them sees.
+        Without ``inside`` programs are not read: neither are kernels and options named, nor is damage in them seen,
+        which whoever packs them sees.
         """
 
     def key(self, path: str) -> EntryKey | None:

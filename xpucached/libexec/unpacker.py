@@ -10,12 +10,14 @@ It answers one JSON object on stdout: ``{"files": …, "bytes": …}``, or ``{"e
 from __future__ import annotations
 
 import argparse
+import binascii
 import contextlib
 import errno
 import json
 import os
 import resource
 import stat
+import struct
 import sys
 import tarfile
 from typing import TYPE_CHECKING, BinaryIO
@@ -203,24 +205,19 @@ def _inside(parts: Sequence[str], target: str) -> str:
 
 def tar_members(stream: BinaryIO) -> Iterator[tuple[ArchiveMember, BinaryIO | None]]:
     """Yield what a tar archive holds, in its order."""
-    try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for one in archive:
-                kind = "special file"
-                if one.isreg():
-                    kind = "file"
-                elif one.isdir():
-                    kind = "folder"
-                elif one.issym():
-                    kind = "link"
-                elif one.islnk():
-                    kind = "same"
-                member = ArchiveMember(
-                    one.name, kind, float(one.mtime), runs=bool(one.mode & 0o100), target=one.linkname
-                )
-                yield member, archive.extractfile(one) if kind == "file" else None  # type: ignore[misc]
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise NotUnpacked(f"it cannot be read: {error}") from error
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for one in archive:
+            kind = "special file"
+            if one.isreg():
+                kind = "file"
+            elif one.isdir():
+                kind = "folder"
+            elif one.issym():
+                kind = "link"
+            elif one.islnk():
+                kind = "same"
+            member = ArchiveMember(one.name, kind, float(one.mtime), runs=bool(one.mode & 0o100), target=one.linkname)
+            yield member, archive.extractfile(one) if kind == "file" else None  # type: ignore[misc]
 
 
 class StreamPart:
@@ -277,10 +274,7 @@ def _cpio_head(stream: BinaryIO) -> tuple[str, str, list[int]] | None:
     head = stream.read(_HEAD)
     if len(head) != _HEAD or head[:6] not in _MAGICS:
         raise NotUnpacked("it cannot be read: it is cut short, or of a form that is not known")
-    try:
-        numbers = [int(head[at : at + 8], 16) for at in range(6, _HEAD, 8)]
-    except ValueError as error:
-        raise NotUnpacked("it cannot be read: a number is none") from error
+    numbers = [*struct.unpack(">13I", binascii.unhexlify(head[6:]))]
     length = numbers[11]
     if not 0 < length <= _LONGEST:
         raise NotUnpacked("a path is too long, or none")
@@ -319,6 +313,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answer = {"files": folder.files, "bytes": folder.bytes}
     except NotUnpacked as refusal:
         answer = {"error": str(refusal), "code": refusal.code}
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, RecursionError) as error:
+        # Also of a member whose content breaks off, which is read only here.
+        answer = {"error": f"it cannot be read: {error}", "code": NotUnpacked.code}
     except MemoryError:
         answer = {"error": "it takes too much memory to read", "code": NotUnpacked.code}
     except OSError as error:
