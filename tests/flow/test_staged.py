@@ -323,7 +323,7 @@ def test_what_breaks_off_or_has_a_forged_head_is_said_not_to_be_readable(
     path = tmp_path / "forged.deb"
     path.write_bytes(archive)
     monkeypatch.setitem(unpacking._READERS, ".deb", (("cat",), form))
-    with pytest.raises(UnpackFailed, match="forged.deb is not unpacked: it cannot be read: "):
+    with pytest.raises(UnpackFailed, match=r"forged\.deb is not unpacked: it cannot be read: "):
         unpacked(path, tmp_path / "into")
 
 

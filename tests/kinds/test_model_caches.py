@@ -91,6 +91,15 @@ def test_so_much_is_counted_in_so_much_time(place: Path, monkeypatch: pytest.Mon
     assert (measure(place, -1.0).files, measure(place, -1.0).note) == (0, MORE)
 
 
+def test_so_much_is_remembered_of_what_waits_to_be_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (place / "a" / f"{number:0200}").mkdir(parents=True)
+    monkeypatch.setattr(model_caches, "_AHEAD", 20 * len(str(place / "a" / ("0" * 200))))
+    assert measure(place).note == ""
+    monkeypatch.setattr(model_caches, "_AHEAD", model_caches._AHEAD // 2)
+    assert measure(place).note == MORE
+
+
 def test_what_cannot_be_read_or_is_mounted_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", "c"):
         (place / name).mkdir()

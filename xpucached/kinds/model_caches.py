@@ -35,6 +35,8 @@ _MOST: Final = 500_000
 """Files and directories of one directory that are counted …"""
 LONGEST: Final = 10.0
 """… in so many seconds."""
+_AHEAD: Final = 64 << 20
+"""Characters in the paths of directories that wait to be counted: each may be 4096 long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,15 @@ def measure(path: Path, seconds: float = LONGEST) -> Measured:
     except (OSError, ValueError) as error:
         return Measured(StoreState.UNREADABLE, note=getattr(error, "strerror", None) or str(error))
     ahead, met, files, allocated, newest, notes = [os.fspath(path)], 0, 0, 0, 0, set[str]()
-    until, enough = time.monotonic() + seconds, False
+    until, enough, waiting = time.monotonic() + seconds, False, 0
     while ahead and not enough:
         try:
-            with contextlib.suppress(FileNotFoundError), os.scandir(ahead.pop()) as found:
+            here = ahead.pop()
+            waiting -= len(here)
+            with contextlib.suppress(FileNotFoundError), os.scandir(here) as found:
                 for one in found:
                     met += 1
-                    if enough := met > _MOST or time.monotonic() > until:
+                    if enough := met > _MOST or waiting > _AHEAD or time.monotonic() > until:
                         break
                     try:
                         status = one.stat(follow_symlinks=False)
@@ -80,6 +84,7 @@ def measure(path: Path, seconds: float = LONGEST) -> Measured:
                         newest = max(newest, status.st_mtime_ns, status.st_atime_ns)
                     elif status.st_dev == there.st_dev:
                         ahead.append(one.path)
+                        waiting += len(one.path)
                     else:
                         notes.add("what is mounted below it is not counted")
         except OSError as error:
