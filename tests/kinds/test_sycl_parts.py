@@ -7,7 +7,7 @@ import random
 import shutil
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 import pytest
 from msgspec.structs import replace
@@ -297,6 +297,32 @@ def test_what_may_not_be_read_has_not_vanished(
     again = look(sycl_store, rows)
     assert len(again.entries) == 1
     assert not again.notes
+
+
+class Compared(str):
+    """A key that counts with how many others it is compared."""
+
+    __slots__ = ()
+    others = 0
+
+    def startswith(self, prefix: str | tuple[str, ...], *more: SupportsIndex | None) -> bool:
+        Compared.others += len(prefix) if isinstance(prefix, tuple) else 1
+        return super().startswith(prefix, *more)
+
+
+def test_an_entry_is_not_compared_with_each_directory_that_may_not_be_read(sycl_store: SyclStore) -> None:
+    leaves = [sycl_store.add(options=f"-D{number}").leaf for number in range(50)]
+    rows = [replace(row, key=EntryKey(Compared(row.key))) for row in known(look(sycl_store, []))]
+    for leaf in leaves[1:]:
+        leaf.chmod(0)
+    try:
+        with mere_user():
+            seen = look(sycl_store, rows, quick=False)
+    finally:
+        for leaf in leaves:
+            leaf.chmod(0o755)
+    assert (len(seen.unchanged), len(seen.shut_in), seen.vanished) == (1, 49, ())
+    assert Compared.others < 200
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])

@@ -32,6 +32,8 @@ _MARKER: Final = "CACHEDIR.TAG"
 _DEPTH: Final = 4
 _RETRIES: Final = 3
 
+_SLASH: Final = re.compile("/")
+
 _TICK: Final = 2_000_000_000
 """Nanoseconds.  Who looks at a directory so soon after a change may miss the next one in the same tick of its clock."""
 
@@ -119,10 +121,11 @@ def _remember(look: ScanState, rows: list[KnownEntry]) -> None:
 
 def _miss(look: ScanState) -> None:
     """Note which of its known entries are not there any more."""
-    shut = tuple(look.shut)
+    shut = frozenset(look.shut)
     look.shut.clear()
     for key in look.known.keys() - look.seen:
-        (look.rows.shut_in if key.startswith(shut) else look.rows.passed).append(key)
+        above = (key[: slash.end()] for slash in _SLASH.finditer(key)) if shut else ()
+        (look.rows.passed if shut.isdisjoint(above) else look.rows.shut_in).append(key)
 
 
 @contextlib.contextmanager
