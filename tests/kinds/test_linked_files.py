@@ -87,6 +87,13 @@ def test_an_entry_of_the_gpu_driver_with_many_links_names_its_kernels_once(tmp_p
     assert sorted(len(one.kernels) for one in every.values()) == [0] * 4 + [len(FEW)] * 5 + [len(MANY)]
 
 
+def test_two_equal_programs_of_which_somebody_made_one_file_both_name_their_kernels(tmp_path: Path) -> None:
+    first = tmp_path / f"{1:016x}.cl_cache"
+    first.write_bytes(native(256, *((b".text." + name.encode(), b"code") for name in MANY)))
+    os.link(first, tmp_path / f"{2:016x}.cl_cache")
+    assert [len(one.kernels) for one in look(NEO, tmp_path).values()] == [len(MANY)] * 2
+
+
 def test_who_keeps_all_entries_is_told_no_names_and_options(sycl_store: SyclStore, tmp_path: Path) -> None:
     slot = sycl_store.add(image=spirv(*MANY), options=f"-D{'x' * 2000}")
     for number in range(1, 20):

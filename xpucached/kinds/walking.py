@@ -44,6 +44,8 @@ class StoreWalk:
     """So many characters of names and options are handed over at a time, and one entry's: they may be forged."""
     LIGHT: ClassVar[int] = 1 << 10
     """So many a file may tell of each entry that is a link to it."""
+    FEW: ClassVar[int] = 2
+    """A file of so many names tells all in each: who makes equal files one (hardlink) has two equal programs."""
     MOST_LINKED: ClassVar[int] = 100_000
     """Files with several names of which it is remembered that they tell more."""
 
@@ -83,11 +85,11 @@ class StoreWalk:
         One that is a ``stray`` leaves it to where the file belongs.
         """
         teller = self.linked.get((status.st_dev, status.st_ino), key)
-        return status.st_nlink > 1 and teller != key and (stray or bool(teller))
+        return status.st_nlink > self.FEW and teller != key and (stray or bool(teller))
 
     def note_told(self, key: EntryKey, status: os.stat_result, characters: int) -> None:
         """Note how much a file told of an entry."""
-        if status.st_nlink > 1 and characters > self.LIGHT:
+        if status.st_nlink > self.FEW and characters > self.LIGHT:
             if len(self.linked) >= self.MOST_LINKED:
                 self.linked.clear()
             self.linked[status.st_dev, status.st_ino] = key
