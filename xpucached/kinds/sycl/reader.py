@@ -47,7 +47,6 @@ class _Reading(Struct):
     entry: Entry
     identity: str | None = None  #: digest of a complete ``.src``
     reachable: bool = True
-    live: bool = True  #: the runtime would use it, were it reached
 
 
 def read_slots(
@@ -85,7 +84,7 @@ def read_slots(
             elif reading is None:
                 reading = _ordinary(look, leaf, path, slot, entry, alone=len(slots) == 1)
         except UnreadFile as error:
-            reading = _Reading(unsettled(look, path, slot, EntryState.UNREAD, str(error)), live=False)
+            reading = _Reading(unsettled(look, path, slot, EntryState.UNREAD, str(error)))
         if slot.name.isdigit() and not compiled:
             gap = gap or int(slot.name) != expected
             # A slot without .bin and .src ends the runtime's walk, whatever else lies there.
@@ -179,22 +178,22 @@ def _locked(look: ScanState, leaf: int, slot: Slot, entry: Entry) -> _Reading | 
     lock = slot.files.get(".lock")
     if lock is None:
         if slot.files.keys() <= {"_access_time.txt", "_access_time.txt.lock"}:
-            return _Reading(_defective(entry, defects.SKELETON), live=False)
+            return _Reading(_defective(entry, defects.SKELETON))
         return None
     owner = locks.of_ours(leaf, slot.name + ".lock")
     age = _lock_age(look, lock)
     if owner is not None and locks.left_behind(owner, lock.st_mtime_ns, look.now):
         look.claim(entry.id.key)
-        return _Reading(_defective(entry, defects.STALE_LOCK, f"made by xpucached, process {owner.pid}"), live=False)
+        return _Reading(_defective(entry, defects.STALE_LOCK, f"made by xpucached, process {owner.pid}"))
     if owner is not None or age is None:
         who = "another xpucached works at it" if owner is not None else "a program is writing it"
-        return _Reading(replace(entry, state=EntryState.UNFINISHED, detail=who), live=False)
+        return _Reading(replace(entry, state=EntryState.UNFINISHED, detail=who))
     detail = f"the lock is {int(age.total_seconds())} s old"
     present = {".bin", ".src"} & slot.files.keys()
     if not present:
-        return _Reading(_defective(entry, defects.LOCK_ONLY, detail), live=False)
+        return _Reading(_defective(entry, defects.LOCK_ONLY, detail))
     whole = len(present) == 2 and _complete(leaf, slot)  # noqa: PLR2004 - both
-    return _Reading(_defective(entry, defects.STALE_LOCK if whole else defects.INTERRUPTED, detail), live=False)
+    return _Reading(_defective(entry, defects.STALE_LOCK if whole else defects.INTERRUPTED, detail))
 
 
 def _complete(leaf: int, slot: Slot) -> bool:
@@ -220,12 +219,12 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
     """Read an entry of the numbered levels; ``alone`` in its leaf, it has nothing to be compared with."""
     link = links(look, leaf, slot, (".src", ".bin"))
     if link is not None:
-        return _Reading(_defective(entry, link), live=link is defects.LINK)
+        return _Reading(_defective(entry, link))
     if ".src" not in slot.files:
         entry = _with_binary(look, leaf, slot, entry, intel=True)
-        return _Reading(_defective(entry, defects.SRC_MISSING), live=False)
+        return _Reading(_defective(entry, defects.SRC_MISSING))
     if stat.S_ISFIFO(slot.files[".src"].st_mode):
-        return _Reading(_defective(entry, defects.SRC_FIFO), live=False)
+        return _Reading(_defective(entry, defects.SRC_FIFO))
     try:
         with fs.regular_file(leaf, slot.name + ".src", slot.files[".src"]) as (descriptor, status):
             # One byte more than there should be tells whether it grows.
@@ -233,18 +232,18 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
             recorded = _recorded_time(leaf, slot) or _born(descriptor)
             size = max(status.st_size, len(data))
     except OSError as error:
-        return _Reading(_defective(entry, refused(error, "src"), error.strerror or ""), live=False)
+        return _Reading(_defective(entry, refused(error, "src"), error.strerror or ""))
     if forbidden(status):
-        return _Reading(_defective(entry, defects.SRC_UNREADABLE, "its owner may not read it"), live=False)
+        return _Reading(_defective(entry, defects.SRC_UNREADABLE, "its owner may not read it"))
     source = entry_format.source(data, size)
     entry = _with_source(entry, source, recorded, path[0], f"{status.st_ino}.{status.st_mtime_ns}")
     if not source.complete and source.defect is not defects.SRC_TOO_LARGE:
         entry = look.stray(entry, status, source.image[:_HEAD])
-        return _Reading(_defective(entry, source.defect or defects.SRC_TRUNCATED, source.detail), live=False)
+        return _Reading(_defective(entry, source.defect or defects.SRC_TRUNCATED, source.detail))
     wrong = _misplaced(path, source)
     if wrong:
         entry = look.stray(entry, status, source.image[:_HEAD])
-        return _Reading(_defective(entry, defects.MISPLACED, wrong), live=False)
+        return _Reading(_defective(entry, defects.MISPLACED, wrong))
     entry = look.shortened(entry, status)
     whole = source.image if source.whole else b""
     if look.inside:
@@ -259,7 +258,7 @@ def _ordinary(look: ScanState, leaf: int, path: tuple[str, ...], slot: Slot, ent
         elif entry.environment is None:
             entry = _defective(entry, defects.SRC_UNPARSABLE, entry_format.text(source.device[:200]))
     identity = hashlib.blake2b(data, digest_size=16).hexdigest() if source.whole and not alone else None
-    return _Reading(entry, identity, live=entry.state is EntryState.OK)
+    return _Reading(entry, identity)
 
 
 def _with_source(
@@ -386,7 +385,7 @@ class _LeafJudge:
     def judged(self, reading: _Reading) -> Entry:
         """Return the next slot as those below it leave it."""
         entry = reading.entry
-        whole = reading.live and entry.state is EntryState.OK
+        whole = entry.state is EntryState.OK
         lower = self._first.get(reading.identity) if reading.identity is not None else None
         if whole and not reading.reachable:
             entry = _defective(entry, defects.BEHIND_GAP)
@@ -395,5 +394,5 @@ class _LeafJudge:
             entry = _defective(entry, defects.DUPLICATE if live else defects.SHADOWED, f"of slot {number}")
         # The runtime takes the first slot whose source matches, even if its binary then cannot be read.
         if reading.reachable and reading.identity is not None and entry.defect is not defects.BIN_MISSING:
-            self._first.setdefault(reading.identity, (reading.live, entry.id.key.rpartition("/")[2]))
+            self._first.setdefault(reading.identity, (whole, entry.id.key.rpartition("/")[2]))
         return entry
