@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from xpucached.catalog.tables import BUILDS, ENTRIES, STORES
 from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime
 
     from xpucached.domain.bundles import BundleSource, MadeEntry
@@ -211,6 +212,7 @@ _BACK: Final = (
     " AND EXISTS (SELECT 1 FROM entries"
     " WHERE store_id = ?1 AND entries.key = builds.key AND entries.trusted = builds.digest)"
 )
+_AMONG: Final = " AND builds.key IN (SELECT value FROM json_each(?2))"
 
 
 def take_out(connection: sa.Connection, numbers: Iterable[int]) -> None:
@@ -242,9 +244,10 @@ def move(connection: sa.Connection, store: int, moved: Mapping[EntryKey, str]) -
         connection.exec_driver_sql(_MOVE, rows)
 
 
-def claim(connection: sa.Connection, store: int) -> None:
-    """Set the origin and cost of the entries of a store that are still exactly what we compiled."""
-    connection.exec_driver_sql(_BACK, (store,))
+def claim(connection: sa.Connection, store: int, keys: Collection[EntryKey] | None = None) -> None:
+    """Set the origin and cost of the entries of a store that are still exactly what we compiled, or of some of them."""
+    some, what = ("", (store,)) if keys is None else (_AMONG, (store, json.dumps(list(keys))))
+    connection.exec_driver_sql(_BACK + some, what)
     b, e = BUILDS.c, ENTRIES.c
     here = sa.and_(STORES.c.kind == b.kind, STORES.c.root == b.root)
 
@@ -256,17 +259,17 @@ def claim(connection: sa.Connection, store: int) -> None:
     connection.execute(
         sa.update(ENTRIES)
         .values(origin=ours(b.origin).scalar_subquery(), cost=ours(sa.func.nullif(b.seconds, 0.0)).scalar_subquery())
-        .where(e.store_id == store, e.key.in_(mine), ours(b.key).exists())
+        .where(e.store_id == store, e.key.in_(mine) if keys is None else among(e.key, keys), ours(b.key).exists())
     )
 
-    connection.exec_driver_sql(_BEQUEATH, (store,))
-    connection.exec_driver_sql(_BEQUEATHED, (store,))
+    connection.exec_driver_sql(_BEQUEATH + some, what)
+    connection.exec_driver_sql(_BEQUEATHED + some, what)
 
 
 # Once for each build: what a model does not use any more by the word of a later run, it must not get back.
 _FOUND: Final = (
     "SELECT 1 FROM stores JOIN entries ON entries.store_id = stores.id"
-    " WHERE stores.id = ? AND stores.kind = builds.kind AND stores.root = builds.root AND entries.key = builds.key"
+    " WHERE stores.id = ?1 AND stores.kind = builds.kind AND stores.root = builds.root AND entries.key = builds.key"
     " AND entries.digest = builds.digest"
 )
 _BEQUEATH: Final = (
@@ -274,11 +277,14 @@ _BEQUEATH: Final = (
     " JOIN stores ON stores.kind = builds.kind AND stores.root = builds.root"
     " JOIN entries ON entries.store_id = stores.id AND entries.key = builds.key AND entries.digest = builds.digest"
     " JOIN json_each(builds.models) AS named JOIN models ON models.name = named.value"
-    " WHERE stores.id = ? AND builds.models IS NOT NULL AND NOT EXISTS (SELECT 1 FROM attributions"
+    " WHERE stores.id = ?1 AND builds.models IS NOT NULL AND NOT EXISTS (SELECT 1 FROM attributions"
     " JOIN runs ON runs.id = attributions.run_id"
     " WHERE attributions.entry_id = entries.id AND runs.model = models.name)"
 )
-_BEQUEATHED: Final = f"UPDATE builds SET models = NULL WHERE models IS NOT NULL AND EXISTS ({_FOUND})"  # noqa: S608 - ours
+_BEQUEATHED: Final = (
+    "UPDATE builds SET models = NULL WHERE (kind, root) = (SELECT kind, root FROM stores WHERE id = ?1)"  # noqa: S608 - ours
+    f" AND models IS NOT NULL AND EXISTS ({_FOUND})"
+)
 
 
 def count_built(connection: sa.Connection, ids: frozenset[EntryId]) -> int:

@@ -19,7 +19,7 @@ from xpucached.domain.stores import EntryId, EntryState, Store
 from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from xpucached.domain.targets import Target
 
@@ -89,8 +89,8 @@ def note(connection: sa.Connection, told: Iterable[tuple[Unpredicted, EntryKey |
         claim(connection, store.id)
 
 
-def claim(connection: sa.Connection, store: int) -> None:
-    """Give entries of a store that lie where it was predicted what they are for, and the models that need them."""
+def claim(connection: sa.Connection, store: int, keys: Collection[EntryKey] | None = None) -> None:
+    """Give entries of a store, or some of them, that lie where it was predicted what they are for, and their models."""
     if connection.execute(sa.select(PREDICTED.c.key).limit(1)).first() is None:
         return
     f, e = PREDICTED.c, ENTRIES.c
@@ -102,7 +102,7 @@ def claim(connection: sa.Connection, store: int) -> None:
     connection.execute(
         sa.update(ENTRIES)
         .values(target_id=mine.scalar_subquery(), origin=Origin.OBSERVED.value)
-        .where(e.store_id == store, e.target_id.is_(None), mine.exists())
+        .where(*targets.unaimed(store, keys), mine.exists())
     )
     old, new = ENTRIES.alias("old"), ENTRIES.alias("new")
     places = (

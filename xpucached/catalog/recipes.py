@@ -121,8 +121,8 @@ def read_all(connection: sa.Connection) -> int:
     return len(rows)
 
 
-def note_targets(connection: sa.Connection, store: int) -> None:
-    """Give entries of a store that do not say what they are for what their recipes say.
+def note_targets(connection: sa.Connection, store: int, keys: Collection[EntryKey] | None = None) -> None:
+    """Give entries of a store, or some of them, that do not say what they are for what their recipes say.
 
     A recipe that was told once does as well: it is whether it will be asked for again that takes two.  But what
     is there of a driver that has gone may have been made by the next one, unless we made it ourselves.
@@ -137,7 +137,7 @@ def note_targets(connection: sa.Connection, store: int) -> None:
     connection.execute(
         sa.update(ENTRIES)
         .values(target_id=mine.scalar_subquery(), origin=sa.func.coalesce(e.origin, Origin.OBSERVED.value))
-        .where(e.store_id == store, e.target_id.is_(None), mine.exists())
+        .where(*targets.unaimed(store, keys), mine.exists())
     )
 
 

@@ -136,9 +136,12 @@ def record_scan(connection: sa.Connection, scan: Scan, architecture: Callable[[T
     for seen in _batches(scan.unchanged):
         _touch(connection, store, seen)
     if scan.entries:
-        builds.claim(connection, store)
-        recipes.note_targets(connection, store)
-        predicted.claim(connection, store)
+        # Of a part of a large store only its own: all of it for each part would take longer with every part.
+        goes_on = scan.vanished is not None and scan.told >= _BATCH
+        keys = [entry.id.key for entry in scan.entries] if goes_on else None
+        builds.claim(connection, store, keys)
+        recipes.note_targets(connection, store, keys)
+        predicted.claim(connection, store, keys)
     return _delta(connection, store, added=added, changed=changed, vanished=gone)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached.catalog.lists import among
 from xpucached.catalog.recipe_tables import RECIPES
 from xpucached.catalog.tables import CHANGE_TARGETS, ENTRIES, OFFERS, RUN_TARGETS, TARGETS
 from xpucached.domain.host import Presence
@@ -17,7 +18,7 @@ from xpucached.domain.targets import Target
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from xpucached.domain.names import Architecture, Fingerprint
+    from xpucached.domain.names import Architecture, EntryKey, Fingerprint
 
 
 MOST: Final = 1000
@@ -69,6 +70,15 @@ def admit(connection: sa.Connection, declared: Collection[Target]) -> frozenset[
         fresh = [one for one in declared if one.fingerprint not in known]
     room = sorted(fresh, key=lambda one: one.fingerprint)[: max(0, MOST - len(known))]
     return frozenset(one for one in declared if one.fingerprint in known).union(room)
+
+
+def unaimed(store: int, keys: Collection[EntryKey] | None) -> tuple[sa.ColumnElement[bool], ...]:
+    """Ask for entries of a store, or some of them, of which it is not known what they are for."""
+    e = ENTRIES.c
+    if keys is None:
+        return (e.store_id == store, e.target_id.is_(None))
+    # Nothing is a number still if one is added, and no index of targets leads away from the one of keys.
+    return (e.store_id == store, among(e.key, keys), (e.target_id + 0).is_(None))
 
 
 def note_drivers(connection: sa.Connection, offered: Collection[tuple[str, int]]) -> None:

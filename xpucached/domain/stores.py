@@ -181,6 +181,11 @@ class Scan(Struct, frozen=True):
     shut: int = 0  #: directories that may not be read; in the last part only
 
     @property
+    def told(self) -> int:
+        """Of how many entries it says anything."""
+        return len(self.entries) + len(self.unchanged) + len(self.shut_in) + len(self.vanished or ())
+
+    @property
     def unread(self) -> int:
         """Of how many directories and entries nobody knows what is in them."""
         return self.shut + sum(one.state is EntryState.UNREAD for one in self.entries)

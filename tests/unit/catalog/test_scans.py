@@ -11,18 +11,20 @@ from msgspec.structs import replace
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import HOUR, NEW, NOW, OLD, OTHER, STORE, architecture, entry, scan
 from xpucached.catalog import scans
+from xpucached.catalog.builds import record_build
 from xpucached.catalog.defects import known_defects
 from xpucached.catalog.entries import all_entries, defective_entries
 from xpucached.catalog.scans import known_entries, record_scan, trust_digests, trusted_digests
 from xpucached.catalog.stores import all_stores, known_keys, last_thorough_scan
 from xpucached.domain.defects import CHANGED, Defect, Effect
 from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import Built
 from xpucached.domain.stores import Delta, Entry, EntryState, KnownEntry, Scan, StoreState, UnchangedEntry
-from xpucached.domain.targets import Target
+from xpucached.domain.targets import Origin, Target
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from xpucached.catalog import Catalog
@@ -192,29 +194,52 @@ def test_beside_what_is_damaged_those_come_along_whose_use_decides_about_it(cata
     assert found == {"b/0", "b/1", "b/10", "d/0", "flat"}
 
 
+def steps(connection: sa.Connection, do: Callable[[], object]) -> int:
+    """Return how many steps the database takes for something, in hundreds."""
+    taken = 0
+
+    def step() -> None:
+        nonlocal taken
+        taken += 1
+
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    driver.set_progress_handler(step, 100)
+    try:
+        do()
+    finally:
+        driver.set_progress_handler(None, 0)
+    return taken
+
+
 def test_what_stands_beside_many_locks_is_looked_for_once(catalog: Catalog) -> None:
     """A program that dies at each start leaves a lock each time, and who may write to a store a hundred thousand."""
     locked = {"state": EntryState.DEFECTIVE, "defect": sycl.defects.STALE_LOCK}
 
-    def steps(count: int) -> int:
-        """Return how many steps the database takes, in hundreds."""
-        taken = 0
-
-        def step() -> None:
-            nonlocal taken
-            taken += 1
-
-        def count_steps(connection: sa.Connection) -> int:
-            driver = connection.connection.driver_connection
-            assert driver is not None
-            driver.set_progress_handler(step, 100)
-            try:
-                return len(defective_entries(connection))
-            finally:
-                driver.set_progress_handler(None, 0)
-
+    def taken(count: int) -> int:
         look(catalog, scan(*(replace(entry(f"b/{number}"), **locked) for number in range(count)), entry("b/whole")))
-        assert catalog.read(count_steps) == count + 1
-        return taken
+        assert len(catalog.read(defective_entries)) == count + 1
+        return catalog.read(lambda connection: steps(connection, lambda: defective_entries(connection)))
 
-    assert steps(1000) < 15 * steps(100)
+    assert taken(1000) < 15 * taken(100)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_part_of_a_store_takes_no_longer_for_what_was_looked_at_before_it(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *, built: bool
+) -> None:
+    monkeypatch.setattr(scans, "_BATCH", 20)
+    every = [entry(f"{number:03}/0", environment=OLD if built else None) for number in range(410)]
+    for one in every if built else ():
+        catalog.write(record_build, Built(one.id, OLD, Origin.REBUILT, "driver", 1, 2.0, one.digest or ""), NOW)
+    taken: list[int] = []
+
+    def count(connection: sa.Connection, some: list[Entry]) -> None:
+        part = scan(*some, vanished=())
+        taken.append(steps(connection, lambda: record_scan(connection, part, architecture)))
+
+    for start in range(0, len(every), 20):
+        catalog.write(count, every[start : start + 20])
+        found = catalog.read(all_entries)
+        assert {(one.origin, one.cost) for one in found} == {(Origin.REBUILT, 2.0) if built else (None, None)}
+    assert taken[-2] < 2 * taken[1]
