@@ -67,7 +67,7 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
     if not path.exists():
         hint = "name a store: --store DIR"
         raise NotFound(f"{path}: there is no catalog, because no daemon of this user ran yet", hint=hint)
-    catalog = Catalog.open(path)
+    catalog = Catalog.open(path, guest=True)
     try:
         recipes = RecipeStore(catalog, settings.paths.state / "recipes")
         query = EntryQuery(
@@ -101,7 +101,7 @@ def _revoked(known: Revocations, settings: Settings) -> frozenset[EntryId]:
     from xpucached.catalog import Catalog  # noqa: PLC0415 - as in `selected`
     from xpucached.catalog.builds import revoked_entries  # noqa: PLC0415 - as in `selected`
 
-    with contextlib.closing(Catalog.open(path)) as catalog:
+    with contextlib.closing(Catalog.open(path, guest=True)) as catalog:
         return frozenset(one.entry.id for one, _ in catalog.read(revoked_entries, known.digests))
 
 

@@ -14,7 +14,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
-from xpucached.catalog import models, opening, salvage, soundness
+from xpucached.catalog import opening, salvage, setting_aside, soundness
 from xpucached.errors import CatalogError, RequestError, XpucachedError
 
 if TYPE_CHECKING:
@@ -53,54 +53,79 @@ class Catalog:
         self._moment = _Moment()
         self._incomplete: opening.Rebuilt | None = None  #: that models may be missing, while we live
         self._damaged: str | None = None  #: what is wrong with the rows themselves, once that was met
+        self._unread = True  #: whether there may be catalogs that are still to be taken over
         self._examining: Connection | None = None
         self._closing = threading.Lock()
         self._closed = False
 
     @classmethod
-    def open(cls, path: Path, *, apart: bool = False, account: str | None = None, other: Path | None = None) -> Self:
+    def open(
+        cls,
+        path: Path,
+        *,
+        apart: bool = False,
+        account: str | None = None,
+        other: Path | None = None,
+        guest: bool = False,
+    ) -> Self:
         """Open the catalog, or make it, and bring it to the newest revision.
 
         What cannot be used, whatever is wrong with it, is set aside and a new one made (see `rebuilt`); of a large file
         only what a start needs is looked at for that (see `examined`).  With ``apart`` a process of its own migrates,
         for the sake of memory.  With ``account`` it is that account's, and what one of another name left behind is set
-        aside, too.  A new one takes models and history over from ``other``, which stays as it is.  Raises
-        `CatalogError` for a file that a newer version wrote, or that cannot be read and written just now (no rights, a
-        full disk); it stays as it is.
+        aside, too.  A new one takes models and history over from ``other``, which stays as it is.  A ``guest``, beside
+        whom a daemon may be at work, sets nothing aside.  Raises `CatalogError` for a file that a newer version wrote,
+        or that cannot be read and written just now (no rights, a full disk); it stays as it is.
         """
         inherited = opening.claim(path, account) if account is not None else None
-        is_new = inherited is None and not os.path.lexists(path)
+        if inherited is None and other is not None and not os.path.lexists(path) and os.path.lexists(other):
+            with opening.refusing(path):
+                setting_aside.mark(path)
         if apart:
             opening.migrate_apart(path)
-        opened = opening.connect(path)
+        opened = opening.connect(path, guest=guest)
         catalog = cls(path, opened.engine, inherited.message if inherited is not None else None)
         catalog.examined = opened.examined
         if inherited is not None:
             catalog._miss(inherited)
-        if opened.rebuilt is not None:
+        if guest:
+            return catalog
+        with opening.refusing(path):
             catalog._take_over(opened.rebuilt)
-        elif is_new and other is not None and os.path.lexists(other):
-            taken = catalog._take_from(other)
-            log.info("models were taken over from %s: %d", other, len(taken.models))
+            if other is not None and setting_aside.is_marked(path):
+                taken = catalog._take_from(other)
+                log.info("models were taken over from %s: %d", other, len(taken.models))
+                setting_aside.unmark(path)
         return catalog
 
     def _take_from(self, old: Path) -> salvage.Salvaged:
-        """Register again in a new catalog what another one tells."""
+        """Register again what another catalog tells, where it is not known by now."""
         taken = salvage.salvage_models(old, self.path)
-        for model in taken.models:
-            self.write(models.add_model, model)
-        self.write(salvage.take_over_history, taken.history)
+        self.write_durably(salvage.take_over, taken)
         return taken
 
-    def _take_over(self, rebuilt: opening.Rebuilt) -> None:
-        """Register again in a new catalog what the corrupt one still tells."""
-        taken = self._take_from(rebuilt.aside)
-        self.rebuilt = f"{rebuilt.message}; {len(taken.models)} registered models were taken over"
-        if taken.incomplete_because:
-            self.rebuilt += (
-                f", and others may be missing: {taken.incomplete_because}; compare with: xpucachectl model list"
-            )
-            self._miss(opening.Rebuilt(self.rebuilt, rebuilt.aside))
+    def _take_over(self, rebuilt: opening.Rebuilt | None) -> bool:
+        """Take over what corrupt catalogs still tell, and say whether there are any; see `setting_aside.unread`.
+
+        ``rebuilt`` is the one of just now; to an earlier one nobody came yet, because of a kill or a full disk.
+        """
+        if not self._unread:
+            return False
+        found = setting_aside.unread(self.path) or (() if rebuilt is None else (rebuilt.aside,))
+        for aside in found:
+            message = f"the catalog was corrupt: set aside as {aside}, a new one was made"
+            if rebuilt is not None and rebuilt.aside == aside:
+                message = rebuilt.message
+            taken = self._take_from(aside)
+            self.rebuilt = f"{message}; {len(taken.models)} registered models were taken over"
+            if taken.incomplete_because:
+                self.rebuilt += (
+                    f", and others may be missing: {taken.incomplete_because}; compare with: xpucachectl model list"
+                )
+                self._miss(opening.Rebuilt(self.rebuilt, aside))
+            setting_aside.unmark(aside)
+        self._unread = False
+        return bool(found)
 
     def _miss(self, rebuilt: opening.Rebuilt) -> None:
         self._incomplete = rebuilt
@@ -157,17 +182,17 @@ class Catalog:
 
         Raises `CatalogError` if that fails.
         """
+        rebuilt = None
         with self._writing:
-            if not self.corrupt:
-                return False
-            old = self._engine
-            opened = opening.connect(self.path, whole=True, damaged=self._damaged)
-            self._engine, self.examined = opened.engine, True
-            old.dispose()
-            self.trouble = self._damaged = None
-        if opened.rebuilt is not None:
-            self._take_over(opened.rebuilt)
-        return opened.rebuilt is not None
+            if self.corrupt:
+                old = self._engine
+                opened = opening.connect(self.path, whole=True, damaged=self._damaged)
+                self._engine, self.examined = opened.engine, True
+                old.dispose()
+                self.trouble = self._damaged = None
+                rebuilt, self._unread = opened.rebuilt, True
+        with opening.refusing(self.path):
+            return self._take_over(rebuilt)
 
     def read(self, ask: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Return what a question of the modules here answers."""

@@ -24,9 +24,12 @@ MOST: Final = 4096
 """Models that are registered, as many as files of models are read."""
 
 
-def add_model(connection: sa.Connection, model: Model) -> None:
+def add_model(connection: sa.Connection, model: Model, *, replaces: bool = True) -> None:
     """Register a model, in the place of one of its name if there is one; the runs of that one stay."""
     statement = insert(MODELS).values(_row(model))
+    if not replaces:
+        connection.execute(statement.on_conflict_do_nothing())
+        return
     facts = {column.name: statement.excluded[column.name] for column in MODELS.c if column.name != "name"}
     connection.execute(statement.on_conflict_do_update(index_elements=[MODELS.c.name], set_=facts))
 

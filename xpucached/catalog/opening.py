@@ -13,14 +13,13 @@ import sqlite3
 import stat
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
 from xpucached import state_files
-from xpucached.catalog import soundness, tables
+from xpucached.catalog import setting_aside, soundness, tables
 from xpucached.catalog.migrating import every_revision, migrate
 from xpucached.catalog.soundness import Corrupt
 from xpucached.errors import CatalogError
@@ -40,8 +39,6 @@ _JOURNAL_LIMIT: Final = 64 * 1024 * 1024
 
 #: Bytes of a file that is read whole before it is used.  A larger one would take seconds, and is read meanwhile.
 LARGE: Final = 16 * 1024 * 1024
-
-_SIDES: Final = ("-wal", "-shm")
 
 _OWNER: Final = "owner"
 _LONGEST: Final = 4096
@@ -104,9 +101,12 @@ def claim(path: Path, account: str) -> Rebuilt | None:
         if before == account:
             return None
         rebuilt = None
+        if before:
+            for one in (path, *setting_aside.unread(path)):
+                setting_aside.unmark(one)
         # Killed in between, the next start finds the old name and no catalog of it.
         if before and os.path.lexists(path):
-            aside = _set_aside(path, "another-account")
+            aside = setting_aside.set_aside(path, "another-account")
             message = f"the catalog was of the account {before}, which had this number before: set aside as {aside}"
             log.warning("catalog is of another account, set aside: %s: %s", aside, before)
             rebuilt = Rebuilt(f"{message}, a new one was made", aside)
@@ -150,22 +150,23 @@ def _is_behind(path: Path) -> bool:
         return False
 
 
-def connect(path: Path, *, whole: bool = False, damaged: str | None = None) -> Opened:
+def connect(path: Path, *, whole: bool = False, damaged: str | None = None, guest: bool = False) -> Opened:
     """Open the catalog at ``path``, migrated; one that cannot be used is set aside, and a new one made.
 
     Of a large file only what a start needs is examined, unless ``whole``.  ``damaged`` says what is known to be wrong
     with it already.  Raises `CatalogError` for a file that a newer version wrote, or that cannot be used just now
-    through no fault of its own; it is left as it is.
+    through no fault of its own, and to a ``guest`` in any case; it is left as it is.
     """
     with refusing(path):
-        if damaged is None:
+        # What was made since one was set aside may be whole.
+        if setting_aside.unread(path) or damaged is None:
             try:
                 return _open(path, whole=whole)
             except Exception as error:
-                if not soundness.is_damage(error):
+                if guest or not soundness.is_damage(error):
                     raise
                 damaged = soundness.describe(error)
-        aside = _set_aside(path, "corrupt")
+        aside = setting_aside.set_aside(path, setting_aside.CORRUPT)
         rebuilt = Rebuilt(f"the catalog was corrupt ({damaged}): set aside as {aside}, a new one was made", aside)
         log.warning("catalog is corrupt, set aside: %s: %s", aside, damaged)
         try:
@@ -216,7 +217,7 @@ def _prepare(path: Path) -> None:
     """See that there is a file of ours alone: mode 0600, in a folder that is made 0700 if it is missing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite opens what it finds: a pipe would hold us for ever, and a link leads elsewhere.
-    for side in _SIDES:
+    for side in setting_aside.SIDES:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(path.with_name(path.name + side).lstat().st_mode):
                 raise Corrupt(f"{path.name}{side} is not a regular file")
@@ -325,23 +326,6 @@ def _quick_check(look: sqlite3.Connection, table: str | None = None) -> None:
     verdict: str = look.execute(f"PRAGMA quick_check({only})").fetchone()[0]
     if verdict != "ok":
         raise Corrupt(verdict)
-
-
-def _set_aside(path: Path, mark: str) -> Path:
-    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    aside = path.with_name(f"{path.name}.{mark}-{moment}")
-    number = 1
-    while os.path.lexists(aside):
-        number += 1
-        aside = path.with_name(f"{path.name}.{mark}-{moment}-{number}")
-    # The journal goes first: left beside a new file, it could be taken for that one's.
-    for side in _SIDES:
-        journal = path.with_name(path.name + side)
-        with suppress(FileNotFoundError):
-            journal.rename(aside.with_name(aside.name + side))
-    with suppress(FileNotFoundError):
-        path.rename(aside)
-    return aside
 
 
 def _migrated(path: Path) -> sa.Engine:

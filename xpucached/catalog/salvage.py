@@ -96,11 +96,13 @@ def _history(connection: sa.Connection) -> Mapping[str, tuple[Mapping[str, objec
     return found
 
 
-def take_over_history(connection: sa.Connection, rows: Mapping[str, tuple[Mapping[str, object], ...]]) -> None:
-    """Put the history of another catalog into a new one."""
+def take_over(connection: sa.Connection, taken: Salvaged) -> None:
+    """Put what another catalog told into a new one, unless something of the name is known there."""
+    for model in taken.models:
+        models.add_model(connection, model, replaces=False)
     for table in _HISTORY:
-        if rows.get(table.name):
-            connection.execute(insert(table).on_conflict_do_nothing(), list(rows[table.name]))
+        if taken.history.get(table.name):
+            connection.execute(insert(table).on_conflict_do_nothing(), list(taken.history[table.name]))
 
 
 def note_incomplete(path: Path, aside: Path, message: str) -> None:

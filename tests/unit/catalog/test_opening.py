@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import catalogs
-from xpucached.catalog import opening, tables
+from xpucached.catalog import opening, setting_aside, tables
 from xpucached.catalog.soundness import Corrupt
 from xpucached.errors import CatalogError
 from xpucached.processes import child
@@ -80,12 +80,12 @@ def test_what_is_set_aside_takes_no_other_s_name_and_its_journal_along(path: Pat
     for text in ("first", "second", "third"):
         path.write_text(text)
         path.with_name(path.name + "-wal").write_text(f"{text}'s")
-        found.append(opening._set_aside(path, "corrupt"))
+        found.append(setting_aside.set_aside(path, "corrupt"))
     assert [one.read_text() for one in found] == ["first", "second", "third"]
     assert [one.with_name(one.name + "-wal").read_text() for one in found] == ["first's", "second's", "third's"]
     # Most often they have the same second in their names.
     assert not [one for one in path.parent.iterdir() if one.name in {path.name, f"{path.name}-wal", f"{path.name}-shm"}]
-    assert opening._set_aside(path, "corrupt") not in found
+    assert setting_aside.set_aside(path, "corrupt") not in found
 
 
 def test_of_those_of_one_second_the_later_ones_are_numbered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +97,11 @@ def test_of_those_of_one_second_the_later_ones_are_numbered(path: Path, monkeypa
         def strftime(self, _: str) -> str:
             return "then"
 
-    monkeypatch.setattr(opening, "datetime", Still)
+    monkeypatch.setattr(setting_aside, "datetime", Still)
     names = []
     for _ in range(3):
         path.touch()
-        names.append(opening._set_aside(path, "corrupt").name)
+        names.append(setting_aside.set_aside(path, "corrupt").name)
     assert names == [f"{path.name}.corrupt-then{end}" for end in ("", "-2", "-3")]
 
 
