@@ -23,10 +23,22 @@ _CLONE_FILES: Final = 0x400
 class GuardedListener(socket.socket):
     """A unix socket that listens, and whose connections are guarded."""
 
+    ours: bool = False
+    """Whether nobody else has it open: one of systemd's goes on when we close it."""
+
     def accept(self) -> tuple[GuardedConnection, object]:
         """Return the next connection, and its address."""
         one, address = super().accept()
         return GuardedConnection(self.family, self.type, self.proto, one.detach()), address
+
+    def _real_close(self) -> None:
+        """Close, and with it whom nobody has let in yet, whatever they have sent."""
+        if self.ours and self.fileno() >= 0:
+            # Nobody else comes meanwhile.
+            self.shutdown(socket.SHUT_RDWR)
+            let_go(self.detach())
+        else:
+            super()._real_close()  # type: ignore[misc] # as below
 
 
 class GuardedConnection(socket.socket):

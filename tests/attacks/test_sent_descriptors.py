@@ -17,6 +17,7 @@ from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.errors import XpucachedError
 from xpucached.processes import polling
+from xpucached.server import unix_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,3 +146,10 @@ def test_an_urgent_byte_is_read_as_others_are_and_wakes_nobody_again() -> None:
             heard += one.recv(100)
 
     assert heard == b"xyz"
+
+
+def test_a_daemon_ends_that_has_not_let_its_sender_in(short_dir: Path) -> None:
+    listener = unix_sockets.bind(short_dir / "s", 0o600)
+    with sender("connect", short_dir / "s", ASKED) as attacker:
+        listener.close()
+        assert ended(attacker)

@@ -24,7 +24,7 @@ BACKLOG: Final = 256
 _FIRST_DESCRIPTOR: Final = 3
 
 
-def bind(path: Path, mode: int) -> socket.socket:
+def bind(path: Path, mode: int) -> guarded.GuardedListener:
     """Make a listening socket at ``path`` that is never open to more than ``mode`` says.
 
     Makes the directory if only that is missing.  Raises `RunningError` if a daemon answers there, `SettingsError` if
@@ -47,6 +47,7 @@ def bind(path: Path, mode: int) -> socket.socket:
         listener.close()
         message = f"cannot listen on {path}: {error.strerror}"
         raise SettingsError(message) from error
+    listener.ours = True
     return listener
 
 
