@@ -69,6 +69,21 @@ def test_a_lock_that_a_program_took_meanwhile_stays(sycl_store: SyclStore) -> No
     assert slot.lock.exists()
 
 
+def test_what_cannot_be_mended_keeps_its_neighbours_from_nothing(sycl_store: SyclStore) -> None:
+    slots = [sycl_store.add("_ZTS1k", slot=number) for number in range(3)]
+    for slot in slots:
+        slot.take_lock(age=OLD)
+    # A directory that is not empty does not go.
+    slots[1].lock.unlink()
+    slots[1].lock.mkdir()
+    (slots[1].lock / "file").touch()
+    os.utime(slots[1].lock, (0, 0))
+    repairs = [Repair(entry_of(sycl_store, slot), RepairAction.UNLOCK) for slot in slots]
+    for some in (repairs, repairs[::-1]):
+        assert [sycl.doctor.mend(some)[one.entry.id] for one in repairs] == [True, False, True]
+    assert [slot.lock.exists() for slot in slots] == [False, True, False]
+
+
 def test_where_its_program_has_another_slot_by_now_the_locked_one_goes(sycl_store: SyclStore) -> None:
     slots = [sycl_store.add("_ZTS1k", slot=number) for number in range(2)]
     slots[0].take_lock(age=OLD)

@@ -289,6 +289,15 @@ def test_of_what_was_damaged_the_newest_source_comes_back(sycl_store: SyclStore,
     assert sycl.trash_files.take_up(of(sycl_store), []) == 0
 
 
+def test_what_cannot_come_back_keeps_nothing_else_away(sycl_store: SyclStore) -> None:
+    made = [damaged_one(sycl_store, 1, f"_ZTS1{letter}") for letter in "abcdef"]
+    # Programs cannot make a leaf there either.
+    device, image, *_ = made[2][0].split("/")
+    (sycl_store.root / device).mkdir()
+    (sycl_store.root / device / image).touch()
+    assert sycl.trash_files.take_up(of(sycl_store), [key for key, _ in made]) == 5
+
+
 def test_of_what_was_damaged_and_had_no_source_nothing_comes_back(sycl_store: SyclStore) -> None:
     sycl_store.add(without=("src",))
     (entry,) = look(sycl_store.root).entries

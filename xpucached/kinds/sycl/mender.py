@@ -37,10 +37,13 @@ def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | No
             with removal.opened(entries[0].id) as (descriptors, _, _path):
                 leaf = descriptors[-1]
                 for entry in entries:
-                    if actions[entry.id] is RepairAction.UNLOCK:
-                        results[entry.id] = _unlock(leaf, entry)
-                    elif actions[entry.id] is RepairAction.READABLE:
-                        results[entry.id] = _make_readable(leaf, entry)
+                    try:
+                        if actions[entry.id] is RepairAction.UNLOCK:
+                            results[entry.id] = _unlock(leaf, entry)
+                        elif actions[entry.id] is RepairAction.READABLE:
+                            results[entry.id] = _make_readable(leaf, entry)
+                    except OSError as error:
+                        removal.report_error(entry.id, error, failed, "mended")
                 gapped = [entry for entry in entries if actions[entry.id] is RepairAction.CLOSE_GAP]
                 if gapped:
                     done = _close_gaps(leaf)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 from collections.abc import Collection, Iterator
 from datetime import datetime
@@ -22,6 +23,8 @@ from xpucached.kinds.sycl import entry_format, locks
 from xpucached.kinds.sycl.entry_format import TRASH
 from xpucached.kinds.sycl.slots import ORDER, slot_in
 from xpucached.kinds.trash_labels import Label
+
+log = logging.getLogger(__name__)
 
 _SLOTS: Final = 1 << 16
 _FIRST: Final = "0"
@@ -212,7 +215,10 @@ def take_up(store: Store, keys: Collection[EntryKey]) -> int:
         with _BIN.home(store.root) as (root, name, device):
             for _, label, place in _BIN.items(root, name, device, [one.ref for one in newest.values()]):
                 if label is not None and place is not None and ".src" in label.files:
-                    back += _source_back(root, label, place)
+                    try:
+                        back += _source_back(root, label, place)
+                    except OSError as error:
+                        log.warning("a damaged entry is not taken up: %s: %s", label.key, error)
     return back
 
 
