@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from datetime import UTC, datetime
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.kinds.neo import counting, doctor, layout
+from xpucached.domain.stores import Store
+from xpucached.kinds import folders
+from xpucached.kinds.neo import counting, defects, doctor, layout
 from xpucached.kinds.neo.counting import Counted
+from xpucached.kinds.neo.kind import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +53,29 @@ def test_a_number_is_wrong_only_if_nobody_has_changed_it_meanwhile(
     monkeypatch.setattr(counting, "free", given(*free))
     counted, total = doctor._agreed(0, "/c", NOW)
     assert (counted.size, total) == agreed
+
+
+@pytest.mark.parametrize("first", ["0", "1", "2"])
+def test_what_another_user_s_program_left_keeps_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    files = [tmp_path / f"cl_cache.00000{number}" for number in "012"]
+    for path in files:
+        path.touch()
+        os.utime(path, (0, 0))
+    unlink = folders.unlink
+
+    def sticky(directory: int, name: str) -> None:
+        if name.endswith(first):
+            raise PermissionError(errno.EPERM, "it is another user's", name)
+        unlink(directory, name)
+
+    monkeypatch.setattr(folders, "unlink", sticky)
+    store = Store(KIND.name, tmp_path)
+    assert not doctor.clear(store, defects.LEFT_BEHIND, NOW, None)
+    assert [path.name[-1] for path in files if path.exists()] == [first]
+    monkeypatch.undo()
+    assert doctor.clear(store, defects.LEFT_BEHIND, NOW, None)
 
 
 @pytest.mark.parametrize(

@@ -763,6 +763,16 @@ def test_what_an_xpucached_that_cannot_be_seen_made_is_judged_by_its_age(
     assert not staged.exists()
 
 
+def test_what_cannot_be_removed_of_a_dead_daemon_s_keeps_nothing_else_there(tmp_path: Path) -> None:
+    left = [tmp_path / recipes.STAGING / f"{maker(999_999_999)}-{number}" for number in range(4)]
+    for place in left:
+        place.mkdir(parents=True)
+        (place / "0.bin").touch()
+    (left[1] / "directory").mkdir()
+    assert recipes.clear_staging(str(tmp_path))
+    assert [place.exists() for place in left] == [False, True, False, False]
+
+
 def test_two_daemons_do_not_finish_the_same_removal(tmp_path: Path) -> None:
     leaf = write(tmp_path)
     (leaf / "0.lock").write_bytes(f"xpucached {maker(999_999_999)}\n".encode())

@@ -121,8 +121,10 @@ def _tidy(root: int, path: str, now: datetime) -> bool:
         if counting.lockable(root) is not False and stack.enter_context(counting.locked(root)) is None:
             return False
         for name in litter:
-            folders.unlink(root, name)
-    return True
+            # Where everybody may write, another user's stays.
+            with contextlib.suppress(OSError):
+                folders.unlink(root, name)
+    return not counting.count(root, path, now).litter
 
 
 def _unblock(root: int, path: str) -> bool:

@@ -326,8 +326,9 @@ def clear_staging(root_path: str) -> bool:
         with fs.root_to_change(root_path) as (root, status):
             with fs.directory_in(root, STAGING, status.st_dev) as staging:
                 for name in listing.names(staging):
-                    if _is_left(staging, name):
-                        _discard(staging, name)
+                    with contextlib.suppress(OSError):
+                        if _is_left(staging, name):
+                            _discard(staging, name)
             with _staging, contextlib.suppress(OSError):
                 os.rmdir(STAGING, dir_fd=root)
     except OSError:
