@@ -9,6 +9,9 @@ import sqlalchemy as sa
 
 from xpucached.catalog import tables
 from xpucached.catalog.soundness import Corrupt
+from xpucached.errors import CatalogError
+
+_INSTALL: Final = "it stays as it is: start again when xpucached is installed whole"
 
 _VERSION: Final = sa.Table(
     "alembic_version",
@@ -27,16 +30,27 @@ def _home() -> Path:
 
 
 def every_revision(home: Path | None = None) -> list[str]:
-    """Return the revisions that there are."""
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow to load, and seldom needed
+    """Return the revisions that there are.  Raises `CatalogError` where some of ours are not there, or not whole.
 
-    return [one.revision for one in ScriptDirectory(str(home or _home())).walk_revisions()]
+    A package may be half unpacked, and is nothing that a catalog is to blame for.
+    """
+    place = home or _home()
+    try:
+        from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow to load, and seldom needed
+
+        found = [one.revision for one in ScriptDirectory(str(place)).walk_revisions()]
+    except Exception as error:
+        raise CatalogError(f"the migrations in {place} cannot be read: {error}", hint=_INSTALL) from error
+    if home is None and tables.REVISION not in found:
+        raise CatalogError(f"in {place} the migration {tables.REVISION} is missing", hint=_INSTALL)
+    return found
 
 
 def migrate(connection: sa.Connection, home: Path | None = None) -> None:
     """Bring the catalog to the newest revision, wholly or not at all; ``home`` is where the revisions lie."""
     if home is None and (_revision(connection) == tables.REVISION or _made(connection)):
         return
+    every_revision(home)
     from alembic import command  # noqa: PLC0415 - slow to load, and seldom needed
     from alembic.config import Config  # noqa: PLC0415
 

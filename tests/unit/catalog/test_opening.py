@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import sqlite3
 import stat
 import sys
@@ -14,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import catalogs
-from xpucached.catalog import opening, setting_aside, tables
+from xpucached.catalog import Catalog, migrating, opening, setting_aside, tables
 from xpucached.catalog.soundness import Corrupt
 from xpucached.errors import CatalogError
 from xpucached.processes import child
@@ -73,6 +74,36 @@ def test_what_a_newer_version_wrote_is_refused_and_what_none_did_is_corrupt(
     with pytest.raises(kind) as caught:
         opening._known_revisions(path, revisions)
     assert ("a newer xpucached wrote this catalog" in str(caught.value)) is (kind is CatalogError)
+
+
+@pytest.mark.parametrize("lack", ["all", "newest", "half", "shut"])
+def test_a_catalog_is_not_to_blame_for_what_is_not_installed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: str
+) -> None:
+    path.unlink()
+    catalogs.older(path)
+    home = tmp_path / "installed"
+    shutil.copytree(catalogs.MIGRATIONS, home, ignore=shutil.ignore_patterns("__pycache__"))
+    (newest,) = home.glob(f"versions/{tables.REVISION}*.py")
+    match lack:
+        case "all":
+            shutil.rmtree(home)
+        case "newest":
+            newest.unlink()
+        case "half":
+            newest.write_text(newest.read_text()[:-5] + "(")
+        case _:
+            newest.unlink()
+            newest.mkdir()
+    monkeypatch.setattr(migrating, "_home", lambda: home)
+    before = path.read_bytes()
+    with pytest.raises(CatalogError) as caught:
+        Catalog.open(path)
+    assert "installed whole" in caught.value.hint
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    with closing(Catalog.open(path)) as opened:
+        assert opened.rebuilt is None
 
 
 def test_what_is_set_aside_takes_no_other_s_name_and_its_journal_along(path: Path) -> None:
