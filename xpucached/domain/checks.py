@@ -155,7 +155,9 @@ def overdue(looked: datetime, every: float, now: datetime) -> bool:
     """
     if looked - now > timedelta(seconds=_AHEAD):
         return True
-    return now - looked > timedelta(seconds=min(every + max(every, _GRACE), timedelta.max.total_seconds() / 2))
+    # Another user's daemon says it, and may say anything.
+    late = max(0.0, every) + max(every, _GRACE)
+    return now - looked > timedelta(seconds=min(late, timedelta.max.total_seconds() / 2))
 
 
 # -- a user's daemon ------------------------------------------------------------------------------------------------

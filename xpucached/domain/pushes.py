@@ -35,7 +35,9 @@ def trouble(last: PushOutcome | None, set_up: datetime | None, started: datetime
         where = f" to {last.reference}" if last.reference else ""
         hint = f"see: {_UNIT}; it is tried again by its timer, or by: systemctl --user start xpucached-push.service"
         return Problem("push-failed", f"what was compiled here could not be pushed{where}: {last.error}", hint)
-    if max(set_up, started, set_up if last is None else last.at) + _LONGEST > now:
+    # What is from the future, as a file's time may be, says nothing.
+    known = [one for one in (set_up, set_up if last is None else last.at) if one <= now]
+    if max([min(started, now), *known]) + _LONGEST > now:
         return None
     when = "none yet" if last is None else f"the last one at {last.at:%Y-%m-%d %H:%M %Z}"
     hint = f"see: systemctl --user list-timers; {_UNIT}; to push nothing any more, unset bundles.push"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from xpucached import codec, deadlines, messages, state_files
+from xpucached import codec, deadlines, messages, quantities, state_files
 from xpucached.domain.pushes import PushOutcome
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def set_up(push: str, configuration: Path) -> datetime | None:
     """Return since when pushes are set up, by what the configuration says of them; None if they are not."""
     if push == "off":
         return None
-    times = [0.0]
+    times = [0]
     for path in (configuration, key(configuration)):
         with contextlib.suppress(OSError):
-            times.append(deadlines.ask(path, path.stat).st_mtime)
-    return datetime.fromtimestamp(max(times), UTC)
+            times.append(deadlines.ask(path, path.stat).st_mtime_ns)
+    return quantities.moment(max(times))

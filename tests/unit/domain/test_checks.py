@@ -206,7 +206,10 @@ def test_figures_stand_in_the_form_of_plugins() -> None:
 
 @pytest.mark.parametrize(
     ("every", "age", "late"),
-    [(1.0, 299, False), (1.0, 302, True), (600.0, 1199, False), (600.0, 1201, True), (1e12, 1e9, False)],
+    [
+        *((1.0, 299, False), (1.0, 302, True), (600.0, 1199, False), (600.0, 1201, True), (1e12, 1e9, False)),
+        *((-1e300, 299, False), (-1e300, 301, True), (1e308, 1e9, False)),
+    ],
 )
 def test_a_look_has_twice_its_time_or_five_minutes(every: float, age: float, *, late: bool) -> None:
     assert overdue(NOW - timedelta(seconds=age), every, NOW) is late

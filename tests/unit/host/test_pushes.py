@@ -60,6 +60,14 @@ def test_it_is_set_up_where_the_configuration_says_where_to(home: Path) -> None:
     os.utime(config / "push.key", (1, 1))
     os.utime(config / "xpucached.toml", (2, 2))
     assert since() == datetime.fromtimestamp(2, UTC)
+    # Some file systems keep any time.
+    os.utime(config / "push.key", ns=(1 << 62, 1 << 62))
+    found = since()
+    assert found is not None
+    assert found > NOW
+    assert code(None, set_up=found) == code(PushOutcome(NOW + WEEK)) == "push-overdue"
+    assert code(None, started=NOW + HOUR) == ""
+    assert code(None, set_up=found, started=NOW - HOUR) == code(PushOutcome(NOW - HOUR), set_up=found) == ""
 
 
 @pytest.fixture
