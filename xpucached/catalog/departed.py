@@ -46,6 +46,12 @@ _LEAVE: Final = f"""
     WHERE instr(trusted, ' ') > 0 AND"""  # noqa: S608 - ours
 
 
+# What was tried of them (see `derived`) is forgotten: it would be kept for as long as the driver stays.
+_UNTRY: Final = """
+    DELETE FROM derived WHERE (kind, key) IN (SELECT stores.kind, entries.key
+    FROM entries JOIN stores ON stores.id = entries.store_id WHERE"""
+
+
 class Departed(NamedTuple):
     """What was known of one."""
 
@@ -66,15 +72,20 @@ class Departed(NamedTuple):
 def leave(connection: sa.Connection, store: int, keys: Iterable[EntryKey] | None = None) -> None:
     """Remember what is known of these entries, or of all of a store: their rows are about to go."""
     if keys is None:
-        connection.exec_driver_sql(f"{_LEAVE} store_id = ?", (store,))
-    elif rows := [(store, key) for key in keys]:
-        connection.exec_driver_sql(f"{_LEAVE} store_id = ? AND key = ?", rows)
+        _go(connection, "store_id = ?", [(store,)])
+    else:
+        _go(connection, "store_id = ? AND entries.key = ?", [(store, key) for key in keys])
 
 
 def leave_rows(connection: sa.Connection, numbers: Iterable[int]) -> None:
     """Do the same for rows of any stores."""
-    if rows := [(number,) for number in numbers]:
-        connection.exec_driver_sql(f"{_LEAVE} entries.id = ?", rows)
+    _go(connection, "entries.id = ?", [(number,) for number in numbers])
+
+
+def _go(connection: sa.Connection, which: str, rows: list[tuple[object, ...]]) -> None:
+    if rows:
+        connection.exec_driver_sql(f"{_LEAVE} {which}", rows)
+        connection.exec_driver_sql(f"{_UNTRY} {which})", rows)
 
 
 _COUNT: Final = f"SELECT count(*), coalesce(sum(at < {_NOW} - {_KEPT * 1_000_000}), 0) FROM departed"  # noqa: S608 - ours
