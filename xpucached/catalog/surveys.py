@@ -11,8 +11,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached import codec
 from xpucached.catalog import days, targets
-from xpucached.catalog.moments import Moment
-from xpucached.catalog.tables import CHANGE_TARGETS, CHANGES, HOST, TARGETS
+from xpucached.catalog.moments import TICK, Moment
+from xpucached.catalog.tables import CHANGE_TARGETS, CHANGES, HOST, RUNS, TARGETS
 from xpucached.domain.host import DriverChange, DriverInUse, Host
 from xpucached.domain.targets import Target
 
@@ -68,6 +68,9 @@ def record_survey(connection: sa.Connection, host: Host) -> DriverChange | None:
     vanished = tuple(one for one in before if one.fingerprint not in numbers and one in were)
     if first or not (appeared or vanished):
         return None
+    # What began later, by a clock that was ahead or while the drivers were asked, did not meet what has come.
+    before_it = sa.literal(host.surveyed - TICK, Moment)
+    connection.execute(sa.update(RUNS).where(RUNS.c.started >= surveyed).values(started=before_it))
     change = connection.execute(
         sa.insert(CHANGES).values(at=host.surveyed, stamp=host.stamp).returning(CHANGES.c.id)
     ).scalar_one()

@@ -1642,6 +1642,18 @@ def test_a_device_that_came_is_not_forgotten_with_the_change_that_tells_of_it(
         assert catalog.read(appeared_since, [moment])[moment] == tuple(sorted({CPU, *some} - {OLD}))
 
 
+def test_a_device_that_came_after_a_run_came_after_it_though_the_clock_was_set_back(catalog: Catalog) -> None:
+    catalog.write(record_survey, host(OLD))
+    catalog.write(add_model, model())
+    proven = run(catalog, model(), at=NOW + 9000 * HOUR)
+    catalog.write(record_survey, host(OLD, CPU, at=NOW + HOUR))
+    (found,) = catalog.read(model_coverage)
+    assert (found.good and found.good.id, found.appeared) == (proven, (CPU,))
+    again = run(catalog, model(), at=NOW + 3 * HOUR)
+    (found,) = catalog.read(model_coverage)
+    assert (found.good and found.good.id, found.appeared) == (again, ())
+
+
 def test_that_a_model_leads_to_another_driver_is_no_change_of_one(catalog: Catalog) -> None:
     def led(*environments: Target) -> DriverInUse:
         return DriverInUse({"OCL_ICD_FILENAMES": "/opt"}, (ModelName("trial"),), "s", environments=environments)
