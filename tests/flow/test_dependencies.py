@@ -126,6 +126,42 @@ def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pyt
     assert len(looked) < 1000
 
 
+@pytest.mark.parametrize("way", ["argument", "script"])
+def test_what_directories_hold_takes_no_room_from_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("xpucached.host.dependencies.MOST", 300)
+    held, work = tmp_path / "held", tmp_path / "work"
+    for place in (held, work):
+        place.mkdir()
+    for number in range(400):
+        (held / str(number)).touch()
+    (work / "app.py").write_text("import helper\n")
+    (work / "helper.py").touch()
+    (work / "run.sh").write_text(f"export DATA={held}\nexec {sys.executable} app.py\n")
+    command = ("sh", "run.sh") if way == "script" else ("env", f"DATA={held}", sys.executable, "app.py")
+    found = named(workload(work, *command))
+    assert (found["app.py"], found["helper.py"]) == (Role.SCRIPT, Role.MODULE)
+    assert (f"{held}/0" in found, len(found)) == (True, 300)
+
+
+def test_what_lies_beside_the_pythons_of_which_a_script_takes_one_is_none_of_a_program_s(tmp_path: Path) -> None:
+    """As pyenv has it: its ``python3`` in PATH is a shell's script, which names where all of them lie."""
+    shims, work = tmp_path / "pyenv" / "shims", tmp_path / "work"
+    for place in (shims, work):
+        place.mkdir(parents=True)
+    (tmp_path / "pyenv" / "another").touch()
+    (tmp_path / "pyenv" / "chooser").touch()
+    root = shims.parent
+    (shims / "python3").write_text(f'#!/bin/sh\nexport ROOT="{root}"\nexec "{root}/chooser" exec python3 "$@"\n')
+    (shims / "python3").chmod(0o755)
+    (work / "app.py").write_text("import helper\n")
+    (work / "helper.py").touch()
+    found = named(workload(work, "python3", "app.py", PATH=f"{shims}:{os.environ['PATH']}"))
+    assert {"app.py", "helper.py", f"{shims}/python3", f"{root}/chooser"} <= found.keys()
+    assert f"{root}/another" not in found
+
+
 def proven(of: Workload, *libraries: Path) -> tuple[Dependency, ...]:
     """Return what a pass of which nothing changed needed."""
     return proofs.needed(of, proofs.named(of, {}), [str(one) for one in libraries], (), (), ())
@@ -185,6 +221,7 @@ def test_a_python_program_is_followed_through_its_own_modules(tmp_path: Path) ->
         ("{python}", "-c", "if True: import app"),
         ("{python}", "-c", "import app"),
         ("sh", "run.sh"),
+        ("sh", "code.sh"),
         ("./run.sh",),
         ("./tool",),
     ],
@@ -193,6 +230,7 @@ def test_however_a_program_is_started_its_modules_are_seen(tmp_path: Path, comma
     (tmp_path / "app.py").write_text("import helper\n")
     (tmp_path / "helper.py").write_text("")
     (tmp_path / "run.sh").write_text(f"#!/bin/sh\nexec {sys.executable} app.py\n")
+    (tmp_path / "code.sh").write_text(f"{sys.executable} -u -c 'import app; app.run()'\n")
     (tmp_path / "tool").write_text(f"#!{sys.executable}\nimport app\n")
     for name in ("run.sh", "tool"):
         (tmp_path / name).chmod(0o755)
@@ -213,6 +251,10 @@ def test_however_a_program_is_started_its_modules_are_seen(tmp_path: Path, comma
         'export PYTHONPATH="$HERE/lib:$PYTHONPATH"; {python} -c "import helper"; {python} "$HERE/app.py"',
         'export PYTHONPATH="$HERE/lib${{PYTHONPATH:+:$PYTHONPATH}}"; {python} "$HERE/app.py"',
         'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$HERE/lib"; {python} "$HERE/app.py"',
+        '. "$HERE/env.sh"  # PYTHONPATH\nexec {python} "$HERE/app.py"',
+        'cd "$HERE" && source ./env.sh && {python} "$HERE/app.py"  # PYTHONPATH',
+        'export PYTHONPATH="$HERE/lib:$HERE"; exec "${{NONE:-python3}}" -m app',
+        'export PYTHONPATH="$HERE/lib:$HERE"; exec $CHOSEN -m app',
     ],
 )
 def test_what_a_shell_s_script_starts_counts_wherever_that_lies(tmp_path: Path, text: str) -> None:
@@ -220,14 +262,23 @@ def test_what_a_shell_s_script_starts_counts_wherever_that_lies(tmp_path: Path, 
     (place / "lib").mkdir(parents=True)
     (tmp_path / "work").mkdir()
     (place / "run.sh").write_text(text.format(python=sys.executable))
+    (place / "env.sh").write_text('export PYTHONPATH="$HERE/lib"\n')
     module = place / ("lib/helper.py" if "PYTHONPATH" in text else "helper.py")
     (place / "app.py").write_text("import helper\n")
     module.write_text("")
-    given = {"PROJECT": str(place), "PYTHONPATH": "/nowhere"}
+    given = {"PROJECT": str(place), "PYTHONPATH": "/nowhere", "CHOSEN": "python3"}
     needs = proven(workload(tmp_path / "work", "sh", str(place / "run.sh"), **given))
     for file in (place / "app.py", module):
         file.write_text("another one\n")
     assert set(changes(needs, place)) == {"app.py was modified", f"{module.relative_to(place)} was modified"}
+
+
+@pytest.mark.parametrize("before", [("env",), ("sh", "-c")])
+def test_modules_are_looked_for_in_each_directory_that_a_command_gives(tmp_path: Path, before: tuple[str, ...]) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "app.py").touch()
+    words = ("PYTHONPATH=src:lib", sys.executable, "-m", "app")
+    assert "lib/app.py" in named(workload(tmp_path, *before, *(words if before == ("env",) else [" ".join(words)])))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shlex
 import stat
 from collections import deque
 from pathlib import Path
@@ -17,9 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
-from xpucached.host import python_imports, python_packages
+from xpucached.host import python_imports, python_packages, shell_words
 from xpucached.host.digests import beginning, is_file, names, ordinary, told_of_file
 from xpucached.host.python_packages import PYTHON, SITES
+from xpucached.host.shell_words import MOST as _WORDS
+from xpucached.host.shell_words import SHELLS
 from xpucached.printing import encodable
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ _TEXT: Final = 1 << 20
 """Bytes of a script that are searched for imports."""
 _TEXTS: Final = 32 << 20
 """Bytes that are searched in all."""
-_WORDS: Final = 10_000
 _LONGEST: Final = 4096
-_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _MOST_IMPORTS: Final = 20_000
 """Names that the imports of one file are followed for."""
 _MOST_LOOKUPS: Final = 500_000
@@ -48,16 +47,9 @@ _MOST_LOOKUPS: Final = 500_000
 _MOST_ROOTS: Final = 64
 """Directories of ``LD_LIBRARY_PATH`` and of ``PYTHONPATH``, and those that installed packages add."""
 
-_BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
-_ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)(?!:?\+)[^}]{0,200}+\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
-_PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
-_SEARCHED: Final = re.compile(r"PYTHONPATH=[\"']?([^\s;\"']+)")
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
 """One of Python's that has a value, which may stand in the same word, as may others before it."""
-_SHELL_VALUE: Final = re.compile(r"[-+](?!-)\w*[oO]|--(?:rcfile|init-file)", re.ASCII)
-"""One of a shell's that has a value, in the next word."""
 
 
 class Needs:
@@ -73,6 +65,8 @@ class Needs:
         self._searched: set[str] = set()
         self._waiting: deque[tuple[str, str, str]] = deque()
         self._busy = self._in_script = False
+        self._lists = True
+        self._folders: dict[str, None] = {}  # what holds much has the room that is left
         self._scripts: deque[str] = deque()
         self._interpreters: set[str] = set()
         self._added: list[str] = []  # what interpreters search for modules besides their packages
@@ -110,6 +104,8 @@ class Needs:
             *exercise.options.values(),
         ):
             self._argument(text)
+        for path in self._folders:
+            self._folder(path, 0)
 
     # -- what is started ----------------------------------------------------------------------------------------------
 
@@ -138,7 +134,7 @@ class Needs:
             self._program(found, depth + 1)
             if PYTHON.match(os.path.basename(found)):
                 self._script(path)
-            elif os.path.basename(found) in _SHELLS:
+            elif os.path.basename(found) in SHELLS:
                 self._shell_script(path)
 
     def _packages_of(self, interpreter: str) -> None:
@@ -171,6 +167,7 @@ class Needs:
         while ahead and seen < _WORDS:
             word = ahead.popleft()
             seen += 1
+            self._search_by(word if not self._in_script else "", self._directory)
             name = os.path.basename(word)
             if after is not None:
                 given, after = after, None
@@ -182,9 +179,9 @@ class Needs:
                 continue
             if text and not word.startswith(("-", "+")):
                 text = False
-                ahead.extendleft(self._meant(one, self._directory) for one in reversed(_split(word)))
-            elif PYTHON.match(name) or name in _SHELLS:
-                python, shell, text = bool(PYTHON.match(name)), name in _SHELLS, False
+                ahead.extendleft(self._meant(one, self._directory) for one in reversed(shell_words.of_command(word)))
+            elif PYTHON.match(name) or name in SHELLS:
+                python, shell, text = bool(PYTHON.match(name)), name in SHELLS, False
                 found = self._which(word)
                 if found is not None:
                     self._program(found, 0)
@@ -195,7 +192,7 @@ class Needs:
                     ahead.extendleft([option[2]] if option[2] else [])
             elif shell and word.startswith(("-", "+")):
                 text = text or ("c" in word and not word.startswith("--"))
-                after = word if _SHELL_VALUE.fullmatch(word) else None
+                after = word if shell_words.VALUE.fullmatch(word) else None
             else:
                 if python or shell or word.endswith(".py"):
                     self._named_script(word, python=python or word.endswith(".py"))
@@ -223,12 +220,23 @@ class Needs:
         while self._scripts and not self._in_script:
             path = self._scripts.popleft()
             beside, text = os.path.dirname(os.path.realpath(path)), self._text(path)
-            for match in itertools.islice(_SEARCHED.finditer(text), _MOST_ROOTS):
-                parts = filter(None, map(self._expanded, _PART.findall(match[1][:_LONGEST])[:_MOST_ROOTS]))
-                self._search(place for part in parts for place in self._below(part, beside))
-            self._in_script = True
-            self._follow([self._meant(word, beside) for word in _BETWEEN.split(text)[:_WORDS]])
-            self._in_script = False
+            # What it reads as its own says where modules are looked for, too.
+            read = [self._meant(word, beside) for word in shell_words.sourced(text)]
+            self._search_by("\n".join([*map(self._text, filter(os.path.isabs, read)), text]), beside)
+            for code in shell_words.of_python(text):
+                self._imports(code, self._directory, "")
+            # A shell's script in the place of a Python chooses one, and the directory that it names is where these lie.
+            self._in_script, self._lists = True, not PYTHON.match(os.path.basename(path))
+            self._follow([self._meant(word, beside) for word in shell_words.of_script(text)])
+            self._in_script, self._lists = False, True
+
+    def _search_by(self, text: str, beside: str) -> None:
+        """Look for modules also where a text gives ``PYTHONPATH`` to programs."""
+        for parts in shell_words.searched(text, _MOST_ROOTS):
+            for part in parts:
+                # What is not known is a directory of the script's own, if it is not what there was before.
+                known = shell_words.expanded(part, self._variables) or ("." if "PYTHONPATH" not in part else "")
+                self._search(self._below(known, beside) if known else ())
 
     def _meant(self, word: str, beside: str) -> str:
         """Return the file that a word of a shell's script names, or what it gives a variable; else the word.
@@ -236,24 +244,14 @@ class Needs:
         What stands for a directory is most often the script's own, or the one above: ``$HERE/app.py``, or what is left
         of ``$(dirname "$0")/app.py``.
         """
-        assigned = _ASSIGNED.fullmatch(word)
-        text = assigned[1] if assigned is not None else word
-        known = self._expanded(text)
+        text = shell_words.value(word)
+        known = shell_words.expanded(text, self._variables) or shell_words.otherwise(text)
         if not known or "\0" in known or self._lookups <= 0:
             return word
         self._lookups -= 3
         named = "/" in known or "." in known
-        return next((path for path in self._below(known, beside) if named and is_file(path)), word)
-
-    def _expanded(self, text: str) -> str:
-        """Return a shell's text with what is known of its variables (not as ``${X:+…}``); empty if too long."""
-        made, at = "", 0
-        for one in _VARIABLE.finditer(text):
-            if len(made) <= _LONGEST:
-                made += text[at : one.start()] + self._variables.get(one[1] or one[2] or "", "")
-                at = one.end()
-        made += text[at:]
-        return made if len(made) <= _LONGEST else ""
+        starts = text == word and (PYTHON.match(known) or known in SHELLS)
+        return next((path for path in self._below(known, beside) if named and is_file(path)), known if starts else word)
 
     def _below(self, text: str, beside: str) -> Iterator[str]:
         """Yield what a text of a shell's script may lead to."""
@@ -278,8 +276,10 @@ class Needs:
                 continue
             if stat.S_ISREG(mode):
                 self.add(path, Role.ARGUMENT)
-            elif stat.S_ISDIR(mode) and not (works_there and f"{self._directory}/".startswith(f"{path.rstrip('/')}/")):
-                self._folder(path, 0)
+            elif works_there and f"{self._directory}/".startswith(f"{path.rstrip('/')}/"):
+                continue
+            elif stat.S_ISDIR(mode) and self._lists:
+                self._folders[path] = None
 
     def _folder(self, path: str, depth: int, linked: tuple[str, ...] = ()) -> None:
         """Note what a directory holds; ``linked`` are those that hold the links by which it was come to."""
@@ -388,13 +388,3 @@ def _plain(path: str) -> str:
     """Return a path without its detours; behind a link, ``..`` leads elsewhere than it seems, and stays."""
     plain = os.path.normpath(path)
     return plain if ".." not in path or os.path.realpath(plain) == os.path.realpath(path) else path
-
-
-def _split(text: str) -> list[str]:
-    """Return the words of a shell's command, and what stands between its parts."""
-    words = shlex.shlex(text[:_TEXT], posix=True, punctuation_chars=True)
-    words.whitespace_split, words.commenters = True, ""
-    try:
-        return list(itertools.islice(words, _WORDS))
-    except ValueError:
-        return _BETWEEN.split(text[:_TEXT])[:_WORDS]

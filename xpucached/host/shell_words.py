@@ -1,0 +1,85 @@
+"""Observe: what a shell's command or script says, by its words: nothing of it is run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+MOST: Final = 10_000
+"""Words of one text."""
+VALUE: Final = re.compile(r"[-+](?!-)\w*[oO]|--(?:rcfile|init-file)", re.ASCII)
+"""An option of a shell's that has a value, in the next word."""
+
+_TEXT: Final = 1 << 20
+_LONGEST: Final = 4096
+_MOST_TEXTS: Final = 100
+"""Files that one script reads as its own, and texts of Python in it."""
+
+_BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
+_ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
+_VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)(?!:?\+)[^}]{0,200}+\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
+_OTHERWISE: Final = re.compile(r"\$\{\w+:?-([^}$]{1,200})\}", re.ASCII)
+_PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
+_SEARCHED: Final = re.compile(r"PYTHONPATH=[\"']?([^\s;\"']+)")
+_SOURCED: Final = re.compile(r"(?:^|[\s;&|(])(?:\.|source)[ \t]+[\"']?([^\s;&|)\"']{1,4096})", re.MULTILINE)
+_PYTHON: Final = re.compile(r"""\s-c[ \t]*(?:"([^"]{1,4096})"|'([^']{1,4096})')""")
+
+
+def of_command(text: str) -> list[str]:
+    """Return the words of a command, and what stands between its parts."""
+    words = shlex.shlex(text[:_TEXT], posix=True, punctuation_chars=True)
+    words.whitespace_split, words.commenters = True, ""
+    try:
+        return list(itertools.islice(words, MOST))
+    except ValueError:
+        return of_script(text[:_TEXT])
+
+
+def of_script(text: str) -> list[str]:
+    """Return the words of a script, quoted or not."""
+    return _BETWEEN.split(text)[:MOST]
+
+
+def sourced(text: str) -> Iterator[str]:
+    """Yield the words by which a script names the files that it reads as its own."""
+    yield from (match[1] for match in itertools.islice(_SOURCED.finditer(text), _MOST_TEXTS))
+
+
+def of_python(text: str) -> Iterator[str]:
+    """Yield the texts that a script may give a Python to run."""
+    yield from (match[1] or match[2] for match in itertools.islice(_PYTHON.finditer(text), _MOST_TEXTS))
+
+
+def searched(text: str, most: int) -> Iterator[list[str]]:
+    """Yield the parts of each ``PYTHONPATH`` that a text gives to programs, with their variables."""
+    for match in itertools.islice(_SEARCHED.finditer(text), most):
+        yield _PART.findall(match[1][:_LONGEST])[:most]
+
+
+def value(word: str) -> str:
+    """Return what a word gives a variable; else the word."""
+    assigned = _ASSIGNED.fullmatch(word)
+    return assigned[1] if assigned is not None else word
+
+
+def otherwise(text: str) -> str:
+    """Return what stands for a variable that is not set, as in ``${PYTHON:-python3}``; empty if nothing does."""
+    given = _OTHERWISE.fullmatch(text)
+    return given[1] if given is not None else ""
+
+
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text with what is known of its variables (not as ``${X:+…}``); empty if too long."""
+    made, at = "", 0
+    for one in _VARIABLE.finditer(text):
+        if len(made) <= _LONGEST:
+            made += text[at : one.start()] + variables.get(one[1] or one[2] or "", "")
+            at = one.end()
+    made += text[at:]
+    return made if len(made) <= _LONGEST else ""
