@@ -117,16 +117,14 @@ def _refuse_others(places: Iterable[tuple[str, int]]) -> None:
             raise Unusable(f"{host}:{port}: {why}")
 
 
-def listeners(place: tuple[str, int]) -> set[int]:
-    """Return the numbers of the users whose programs listen there.  Raises `Unusable` if that is unknown."""
+def listeners(place: tuple[str, int], asking: tuple[str, int] | None = None) -> set[int]:
+    """Return the numbers of the users whose programs listen there.  Raises `Unusable` if that is unknown.
+
+    With the end of a connection that is ``asking`` there, also of who has taken that: he need not listen any more.
+    """
     host, port = place
-    if ":" in host:
-        wanted, words = set(), (*struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, host)),)
-    else:
-        (word,) = struct.unpack("=I", socket.inet_aton(host))
-        wanted = {(f"{word:08X}", port), ("0" * 8, port)}
-        words = (*struct.unpack("=3I", b"\0" * 10 + b"\xff\xff"), word)
-    wanted |= {("".join(f"{one:08X}" for one in words), port), ("0" * 32, port)}
+    wanted = {(one, port) for one in (*_written(host), "0" * (32 if ":" in host else 8), "0" * 32)}
+    ends = set[str]() if asking is None else {f"{one}:{asking[1]:04X}" for one in _written(asking[0])}
     found: set[int] = set()
     for table in _TABLES:
         try:
@@ -138,7 +136,8 @@ def listeners(place: tuple[str, int]) -> set[int]:
                         raise ValueError(f"{table} has more than {_SOCKETS} lines")  # noqa: TRY301 - as above
                     fields = line.split()
                     address, _, port_there = fields[1].partition(":")
-                    if fields[3] == _LISTENS and (address, int(port_there, 16)) in wanted:
+                    # Those that listen come first: who has closed that meanwhile has what he took.
+                    if (fields[3] == _LISTENS or fields[2] in ends) and (address, int(port_there, 16)) in wanted:
                         found.add(int(fields[7]))
         except FileNotFoundError as error:
             # A kernel without IPv6 has no table of it.
@@ -149,18 +148,28 @@ def listeners(place: tuple[str, int]) -> set[int]:
     return found
 
 
+def _written(host: str) -> tuple[str, ...]:
+    """Return how the kernel writes an address, of IPv4 in both tables."""
+    if ":" in host:
+        words: tuple[int, ...] = struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, host))
+    else:
+        words = struct.unpack("=4I", b"\0" * 10 + b"\xff\xff" + socket.inet_aton(host))
+    whole = "".join(f"{one:08X}" for one in words)
+    return (whole,) if ":" in host else (whole, whole[-8:])
+
+
 def _unknown(place: tuple[str, int], error: Exception) -> Unusable:
     host, port = place
     return Unusable(f"it is unknown whose program listens at {host}:{port}, so no request is sent there: {error}")
 
 
-def _refuse_strangers(place: tuple[str, int]) -> bool:
-    """Return whether somebody listens there.  Raises `Unusable` if that may be another user's program.
+def _refuse_strangers(place: tuple[str, int], asking: tuple[str, int] | None = None) -> bool:
+    """Return whether somebody listens there.  Raises `Unusable` if that, or who is ``asking``, may be another user's.
 
     Whoever took the port before the server could would be sent the requests, with what may be secret in them.  Root's
     programs are trusted, as with all.
     """
-    found = listeners(place)
+    found = listeners(place, asking)
     for uid in sorted(found - {0, os.geteuid()}):
         raise Unusable(f"a program of user {uid} listens where the model's server should")
     return bool(found)
@@ -175,7 +184,7 @@ def _asked(method: str, url: str, body: bytes | None, headers: dict[str, str], p
     try:
         connection.connect()
         # Only now: who listened a moment ago may have gone, and somebody else have taken the port.
-        if not _refuse_strangers((host, port)):
+        if not _refuse_strangers((host, port), connection.sock.getsockname()[:2]):
             return "no answer: nobody listens there"
         connection.request(method, target, body, {"Connection": "close", **headers})
         answer = connection.getresponse()

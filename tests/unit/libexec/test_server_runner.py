@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -55,6 +56,46 @@ def test_a_program_of_another_user_is_no_server_of_the_model(family: int, bound:
         forks.kill(child)
         for one in (reading, writing, waiting, going):
             os.close(one)
+
+
+@pytest.mark.flow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as another user")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_who_has_taken_a_connection_is_known_though_he_listens_no_more(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """He leaves the port to the model's server, which alone listens when it is asked who does."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    (reading, writing), listeners = os.pipe(), server_runner.listeners
+
+    def takes() -> None:
+        os.setuid(NOBODY)
+        with socket.create_server((host, 0), family=family) as theirs:
+            os.write(writing, f"{theirs.getsockname()[1]:05}".encode())
+            taken, _ = theirs.accept()
+        os.write(writing, b"taken")
+        while heard := taken.recv(100):
+            os.write(writing, heard)
+
+    child = forks.copy(takes)
+    try:
+        port = int(os.read(reading, 5))
+        with contextlib.ExitStack() as ours:
+
+            def after(place: tuple[str, int], *asking: tuple[str, int]) -> set[int]:
+                assert os.read(reading, 5) == b"taken"
+                ours.enter_context(socket.create_server((host, port), family=family))
+                return listeners(place, *asking)
+
+            monkeypatch.setattr(server_runner, "listeners", after)
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+            with pytest.raises(server_runner.Unusable, match=f"a program of user {NOBODY} listens where"):
+                server_runner._asked("POST", url, b"secret", {}, 10.0)
+    finally:
+        forks.kill(child)
+        os.close(writing)
+        assert os.read(reading, 100) == b""
+        os.close(reading)
 
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
