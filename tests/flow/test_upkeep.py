@@ -24,7 +24,7 @@ from tests.flow.test_daemon import driven, switch, warm
 from tests.flow.test_elsewhere import NAMED_OTHERWISE
 from tests.kinds.fakes import NEO
 from tests.support import catalogs
-from tests.support.builders import sycl_target
+from tests.support.builders import SyclStore, sycl_target
 from tests.support.daemons import Daemon, daemon
 from xpucached import systemd
 from xpucached.catalog import Catalog, salvage
@@ -55,7 +55,6 @@ from xpucached.watch import watcher
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from tests.support.builders import SyclStore
     from tests.support.runtimes import Runtime
     from xpucached.domain.jobs import Job
     from xpucached.domain.models import Run
@@ -872,6 +871,27 @@ def test_a_store_that_cannot_be_looked_at_any_more_is_not_called_free_of_faults(
             for struck in (False, True):
                 if struck:
                     monkeypatch.setattr(os, "scandir", refuses)
+                job = service.context.jobs.start("verify", service.verifier.work(faults_only=True))
+                found.append(commands_jobs._sound(await service.context.jobs.wait(job.id, 60)))
+            return found
+
+    assert asyncio.run(examined()) == [0, 1]
+
+
+def test_the_doctor_looks_at_what_was_not_there_at_the_last_look(home: Path, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+
+    async def examined() -> list[int]:
+        with contextlib.closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+            service = alone(catalog, root)
+            await service.scanner.scan_stores()
+            found = []
+            for comes in (False, True):
+                if comes:
+                    SyclStore(root).add()
+                    barrier = root.with_name("store_eviction_in_progress")
+                    barrier.touch()
+                    os.utime(barrier, (0, 0))
                 job = service.context.jobs.start("verify", service.verifier.work(faults_only=True))
                 found.append(commands_jobs._sound(await service.context.jobs.wait(job.id, 60)))
             return found

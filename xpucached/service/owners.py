@@ -68,6 +68,11 @@ def readable(root: Path) -> bool:
     return isinstance(_refusal(root), FileNotFoundError | None)
 
 
+def there(root: Path) -> bool:
+    """Return whether there is a store now, and it can be read."""
+    return _refusal(root) is None
+
+
 def unreadable(root: Path) -> str:
     """Return why a store cannot be read just now; empty if it can, or if there is none."""
     error = _refusal(root)

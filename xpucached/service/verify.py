@@ -28,7 +28,7 @@ from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
 from xpucached.service.compare import quarantine
 from xpucached.service.context import to_its_end
-from xpucached.service.owners import answering, readable
+from xpucached.service.owners import answering, readable, there
 from xpucached.service.paths import real_paths
 from xpucached.service.revoking import revoked
 from xpucached.service.store_finder import writer_since, writers_since
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from xpucached.domain.names import EntryKey
     from xpucached.domain.reports import EvictionReport
     from xpucached.domain.status import Status
-    from xpucached.domain.stores import EntryId, StoreStatus
+    from xpucached.domain.stores import EntryId, Store, StoreStatus
     from xpucached.service.compare import EntryComparer
     from xpucached.service.context import Context
     from xpucached.service.jobs import Handle
@@ -173,7 +173,7 @@ class Verifier:
         states = {one.id: one.state for one in known}
         if faults_only:
             # What was found there before says nothing of now.
-            states |= {one.id: StoreState.UNREADABLE for one in await asyncio.to_thread(_unreadable, known)}
+            states |= await asyncio.to_thread(_states_now, known)
         stores = [FoundStore(one.id, one.origin, one.via) for one in known if states[one.id] is StoreState.OK]
         unread = sum(one in _UNREAD for one in states.values())
         for found in stores:
@@ -352,8 +352,11 @@ class Verifier:
         context.problems.note(problem)
 
 
-def _unreadable(stores: Iterable[StoreStatus]) -> list[StoreStatus]:
-    return [one for one in stores if one.state is not StoreState.MISSING and not readable(one.store)]
+def _states_now(stores: Iterable[StoreStatus]) -> dict[Store, StoreState]:
+    """Return which stores cannot be read now, and which are there that were not."""
+    away = StoreState.MISSING
+    found = {one.id: StoreState.UNREADABLE for one in stores if not readable(one.store)}
+    return {one.id: StoreState.OK for one in stores if one.state is away and there(one.store)} | found
 
 
 def _place(one: Repair) -> tuple[object, ...]:
