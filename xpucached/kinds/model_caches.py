@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import stat
 import time
@@ -128,12 +129,13 @@ def key_of(root: Path, path: Path) -> EntryKey:
     return EntryKey(path.name if path.parent == root else os.fspath(path))
 
 
-def take(root: Path, path: Path, note: TrashLabel | None) -> None:
+def take(root: Path, path: Path, note: TrashLabel | None, used: datetime | None = None) -> None:
     """Take a directory out, with all that is in it: into the trash below ``root``, or without a note for good.
 
     ``path`` is absolute, with all links resolved.  Raises OSError that says why it stays: it is a link or somebody
-    else's, holds something of another user or file system, or too much.
+    else's, holds something of another user or file system, or too much, or what was used after it was last ``used``.
     """
+    latest = math.inf if used is None else used.timestamp() + 1
     entry = EntryId(Store(KIND, root), key_of(root, path))
     if not _is_place(entry.key.split("/")) or not _is_text(path):
         raise OSError(errno.EINVAL, "a directory of that name is none of a model's")
@@ -144,6 +146,8 @@ def take(root: Path, path: Path, note: TrashLabel | None) -> None:
             for _, name, found in folders.walk(directory, status.st_dev):
                 if found.st_uid != os.geteuid():
                     raise OSError(errno.EPERM, f"it holds what is user {found.st_uid}'s", name)
+                if not stat.S_ISDIR(found.st_mode) and max(found.st_mtime, found.st_atime) > latest:
+                    raise OSError(errno.EBUSY, "it was used since it was looked at", name)
             if its.st_uid != os.geteuid():
                 raise OSError(errno.EPERM, f"it is user {its.st_uid}'s")
         if note is None:

@@ -172,17 +172,17 @@ class ModelCaches:
             path = one.cache.path
             reason = EvictReason.SPACE if one.reason is CacheReason.SPACE else EvictReason.BUDGET
             reason = EvictReason.UNUSED if one.reason is CacheReason.GONE else reason
-            stays = in_use[path] if path in in_use else self._take(one.cache, reason, one.detail)
+            stays = in_use[path] if path in in_use else self._take(one.cache, reason, one.detail, one.cache.used)
             found.append(replace(one.cache, stays=stays))
         return tuple(found)
 
-    def _take(self, one: ModelCache, reason: EvictReason, detail: str) -> str:
-        """Take a directory out; give why it stays, if it does."""
+    def _take(self, one: ModelCache, reason: EvictReason, detail: str, used: datetime | None = None) -> str:
+        """Take a directory out, unless it was ``used`` since then; give why it stays, if it does."""
         # What has to make room on the disk makes none in the trash.
         keep = self.keeps and reason is not EvictReason.SPACE
         note = TrashLabel(self._context.clock(), reason, detail) if keep else None
         try:
-            model_caches.take(self.store.root, one.path, note)
+            model_caches.take(self.store.root, one.path, note, used)
         except OSError as error:
             return error.strerror or str(error)
         return ""

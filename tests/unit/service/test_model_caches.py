@@ -448,6 +448,29 @@ def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(o
     assert plan(owner, asked=True) == {}
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_directory_that_was_used_since_it_was_looked_at_is_not_evicted(owner: Owner, *, keep: bool) -> None:
+    """What was measured counts for a while; a program may have come and gone since."""
+    settings = owner.context.settings
+    policy = settings.policy if keep else replace(settings.policy, trash_keep=0.0)
+    owner.context.settings = replace(settings, policy=policy)
+    place = fill(owner.models / "former" / "triton", 2)
+    aged(place, 1)
+    removed(owner, "former", 1)
+    measured = asyncio.run(owner.service.caches.all())
+    (place / "1.so").read_bytes()
+    os.utime(place / "1.so")
+    work = owner.service.evictor.work(caches=measured)
+
+    async def go_by_it() -> EvictionReport:
+        return await work(_Handle())  # type: ignore[arg-type] # all that it asks
+
+    (one,) = asyncio.run(go_by_it()).caches
+    assert (one.stays, len([*place.iterdir()])) == ("it was used since it was looked at", 2)
+    aged(place, 1)
+    assert [one.stays for one in evict(owner).caches] == [""]
+
+
 @pytest.mark.flow
 def test_a_directory_that_a_program_uses_is_not_evicted(owner: Owner) -> None:
     place = fill(owner.models / "former" / "triton")
