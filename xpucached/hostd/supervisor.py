@@ -83,7 +83,7 @@ class HostDaemon:
         self._stamp, self._changed, self._staged = kept.stamp, kept.changed, kept.staged
         self._looked: datetime | None = None
         self._known = KnownUsers(kept, clock)
-        self._people: Mapping[int, str] = {}
+        self._people: Mapping[int, str] = {uid: one.user for uid, one in self._known.said.items()}
         self._numbers: tuple[Mapping[int, str], Mapping[str, int]] = ({}, {})  # the people, and the same by name
         self._named = kept.named
         self._owners: Mapping[ModelName, int] = {}

@@ -421,6 +421,27 @@ def test_a_user_database_that_fails_ends_nobody(
     assert one._people == {OURS: "me", OURS + 1: "other"}
 
 
+def test_who_was_looked_after_is_while_the_user_database_fails_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    go(before, lambda: asyncio.sleep(0))
+
+    def fails() -> list[pwd.struct_passwd]:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(pwd, "getpwall", fails)
+    one = HostDaemon(before.settings, WorkerUnitsStub(), runtime=tmp_path / "host")
+
+    async def work() -> None:
+        await one.meet()
+        assert one.find(None, OURS) == one.find("me", 0) == OURS
+        with pytest.raises(Denied):
+            one.find(None, OURS + 2)
+
+    go(one, work)
+
+
 def test_a_configuration_that_changed_since_is_said_not_to_be_in_effect(tmp_path: Path) -> None:
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one.settings = replace(one.settings, file=tmp_path / "xpucached.toml", digest="")
