@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from tests.kinds import fakes
 from tests.kinds.test_contract import LABEL, OLD, Filled
 from xpucached.domain.stores import UNSETTLED
 from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import fs, removal
+from xpucached.kinds import fs, removal, statx
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +131,38 @@ def test_beside_a_root_where_we_may_not_write_it_goes_for_good(tmp_path: Path, m
 
     assert (store.files(), store.trash.trash(store.store)) == ({}, ())
     assert not (tmp_path / ".gone.store").exists()
+
+
+@pytest.mark.parametrize("what", ["it is mounted there", "it has a quota of its own"])
+def test_where_nothing_can_be_moved_to_the_trash_it_goes_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    store = made(tmp_path / "store", fakes.FULL)
+    entries = store.look().entries
+    root = store.root.stat().st_ino
+
+    def refused(name: str, other: str, **_: int) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link", name, None, other)
+
+    if what == "it is mounted there":
+        monkeypatch.setattr(statx, "mounted", lambda descriptor: os.fstat(descriptor).st_ino == root)
+    monkeypatch.setattr(os, "rename", refused)
+    store.remove(entries, LABEL)
+
+    assert (store.files(), store.trash.trash(store.store)) == ({}, ())
+    assert (tmp_path / ".gone.store").exists() is not what.startswith("it is mounted")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_where_somebody_else_has_made_the_trash_it_stays(tmp_path: Path) -> None:
+    store = made(tmp_path / "store", fakes.FULL)
+    entries, before = store.look().entries, store.files()
+    (tmp_path / ".gone.store").mkdir()
+    os.chown(tmp_path / ".gone.store", 4711, -1)
+    gone = fakes.FULL.remover.remove(entries, {one.id: LABEL for one in entries})
+
+    assert not any(gone.values())
+    assert store.files() == before
 
 
 def test_the_trash_lies_where_the_kind_wants_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ a death in between leaves it whole in one place; of one that went for good a res
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -127,8 +128,11 @@ class PathRemover:
         try:
             with self.trash.home(entry.id.store.root) as (home, name, device):
                 return self.trash.take(home, name, device, here, entry, note, {suffix: status})
-        except PermissionError:
-            # It lies beside the root, where we may not write.
+        except OSError as error:
+            # It lies beside the root, where we may not write, or nothing can be moved to: directories may have quotas.
+            # What is somebody else's there has the same number, but no second name.
+            if not isinstance(error, PermissionError) and not (error.errno == errno.EXDEV and error.filename2):
+                raise
             return False
 
     def sweep(self, entry: EntryId) -> bool:

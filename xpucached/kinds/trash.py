@@ -26,7 +26,7 @@ from typing import Final
 from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.stores import Entry, Store
 from xpucached.domain.trash import Restored, Trashed, TrashLabel
-from xpucached.kinds import folders, fs, listing
+from xpucached.kinds import folders, fs, listing, statx
 from xpucached.kinds.trash_labels import BLANK, Label, label_of, loads
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class TrashFolder:
                 yield descriptor, self.name, status.st_dev
                 return
             above, its = stack.enter_context(fs.root_to_change(os.fspath(root.parent)))
-            if its.st_dev != status.st_dev:
+            if its.st_dev != status.st_dev or statx.mounted(descriptor):
                 raise PermissionError(errno.EXDEV, "the store is a file system of its own: it has no trash")
             yield above, f"{self.name}.{root.name}", status.st_dev
 
