@@ -108,8 +108,9 @@ async def _systemctl(*words: str) -> str:
     variables = {"PATH": child.search_path(os.environ), "LC_ALL": "C"}
     try:
         done = await asyncio.to_thread(child.run, command, variables=variables, seconds=_PATIENCE)
-    except OSError as error:
-        raise Unavailable(f"systemctl cannot be started: {error.strerror}") from error
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error  # a host, or our unit, without room for a thread
+        raise Unavailable(f"systemctl cannot be started: {why}") from error
     if done.status is None:
         raise Unavailable(f"systemd did not answer in {_PATIENCE:.0f} s", hint="see: systemctl status")
     if done.status:

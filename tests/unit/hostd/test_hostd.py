@@ -602,6 +602,19 @@ def test_a_question_for_which_no_thread_can_be_started_takes_no_place(
         go(one, work)
 
 
+def test_where_no_thread_can_be_started_that_is_why_a_worker_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", full)
+            with pytest.raises(Unavailable, match="systemctl cannot be started: can't start new thread"):
+                await units.start(1000)
+
+    asyncio.run(work())
+
+
 def test_one_that_fails_is_not_started_at_each_question(
     tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
