@@ -15,11 +15,13 @@ from xpucached.host.roots import HERE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
+    from pathlib import Path
 
     from xpucached.domain.host import DriverAnswer, DriverFile, ProbeReport
     from xpucached.host.roots import HostRoots
 
 _KERNEL_DRIVERS = ("xe", "i915")
+_SHUT = "no-render-access"
 _ONLY_FOR_GPUS = ("no-level-zero", "no-level-zero-driver")
 
 
@@ -50,6 +52,18 @@ def survey(
         driver=files,
         problems=_problems(report.problems, devices, has_gpu=bool(present)),
     )
+
+
+def reached_otherwise(known: Host, present: Sequence[Device]) -> bool:
+    """Return whether GPUs came or went since a look at a host, or programs can reach others of them: drivers tell."""
+    shut = [one.message for one in known.problems if one.code == _SHUT]
+    before = {(*_place(one), any(text.startswith(f"GPU {one.pci_address} ") for text in shut)) for one in known.devices}
+    now = {(*_place(one), any(problem.code == _SHUT for problem in _wrong(one))) for one in present}
+    return {one for one in before if one[0]} != now
+
+
+def _place(device: Device) -> tuple[str | None, str | None, Path | None]:
+    return device.pci_address, device.kernel_driver, device.render_node
 
 
 def _devices(present: Sequence[Device], answers: Sequence[DriverAnswer]) -> tuple[Device, ...]:

@@ -186,8 +186,7 @@ class Surveyor:
             and old.variables == given
             and old.stamp == stamp(files, gpu_devices.kernel())
             and old.boot == gpu_devices.boot_id()
-            and {one.pci_address for one in old.devices if one.pci_address}
-            == {one.pci_address for one in await asyncio.to_thread(gpu_devices.gpus)}
+            and not survey.reached_otherwise(old, await asyncio.to_thread(gpu_devices.gpus))
         )
         known = self._answered.get(id_) if retry else id_ in self._answered
         if old is not None and same and known and not force:

@@ -17,10 +17,11 @@ from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.catalog.models import add_model
 from xpucached.catalog.surveys import driver_changes
-from xpucached.domain.host import DriverFile, Host, ProbeReport, Problem
+from xpucached.domain.host import Device, DriverFile, Host, ProbeReport, Problem
 from xpucached.domain.models import Model, Workload
-from xpucached.domain.names import ModelName
+from xpucached.domain.names import Architecture, ModelName
 from xpucached.errors import HostError
+from xpucached.host import gpu_devices
 from xpucached.host import survey as host_survey
 from xpucached.processes import driver_probe
 from xpucached.render import host as render
@@ -116,6 +117,40 @@ def test_a_driver_that_did_not_answer_is_asked_again_by_looks_alone(
 
     with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
         assert asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {})))) == [1, 1, 2, 2, 3]
+
+
+def test_a_driver_is_asked_again_when_programs_can_reach_another_gpu_though_its_files_stayed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon may start before udev has let its user in; and who lets go of a GPU is not told by any file."""
+    asked: list[Mapping[str, str]] = []
+    node = tmp_path / "renderD128"
+    gpu = Device("A770", Architecture("acm-g10"), "0000:03:00.0", "0x56a0", "vfio-pci")
+
+    def ask(variables: Mapping[str, str], *_: object) -> ProbeReport:
+        asked.append(variables)
+        return ProbeReport()
+
+    monkeypatch.setattr(driver_probe, "ask", ask)
+    monkeypatch.setattr(survey, "driver_files", lambda _: ())
+
+    async def counted(surveyor: Surveyor) -> list[int]:
+        found = []
+        for here in (gpu, replace(gpu, kernel_driver="xe"), replace(gpu, kernel_driver="xe", render_node=node)):
+            for there in (False, True) if here.render_node else (False,):
+                if there:
+                    node.touch()
+                for module in (gpu_devices, host_survey):
+                    monkeypatch.setattr(module, "gpus", lambda *_, here=here: (here,))
+                for _again in range(2):
+                    await surveyor.survey()
+                found.append(len(asked))
+        node.unlink()
+        await surveyor.survey()
+        return [*found, len(asked)]
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        assert asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {})))) == [1, 2, 3, 4, 5]
 
 
 def test_a_driver_whose_files_cannot_be_looked_at_now_is_no_other_one(
