@@ -281,8 +281,7 @@ def test_what_a_run_proved_is_not_lost_where_the_disk_was_full_as_it_ended(
             disk.setattr(prewarm, "finish_run", full)
             with pytest.raises(CatalogError):
                 await service.prewarmer._warm(Warm(model, WarmReason.NEVER, ""), lambda _what: None)
-            with pytest.raises(CatalogError):
-                await service.prewarmer.plan()
+            assert [one.model.name for one in (await service.prewarmer.plan()).warm] == [model.name]
         if another:
             # It stands for a new catalog, where the number means another run.
             catalog.write(lambda connection: connection.exec_driver_sql("UPDATE runs SET started = started + 1"))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from xpucached.catalog import Catalog
     from xpucached.domain.host import Host
     from xpucached.domain.models import Run, WarmReason
+    from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Deferred
     from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
@@ -88,7 +89,7 @@ class RunEnds:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._waiting: dict[int, Callable[[], Run]] = {}
+        self._waiting: dict[ModelName, Callable[[], Run]] = {}
 
     def note(self, run: Run, finish: Callable[[], Run]) -> Run:
         """Do what finishes a run.  Raises `CatalogError` where that has to wait, and what else it raises."""
@@ -102,15 +103,17 @@ class RunEnds:
         try:
             return write()
         except CatalogError:
-            self._waiting[run.id] = write
+            self._waiting[run.model] = write
             raise
 
     def catch_up(self) -> None:
-        """Finish those that had to wait.  Raises `CatalogError` if they have to still."""
-        for number, write in list(self._waiting.items()):
-            with contextlib.suppress(NotFound):
-                write()
-            self._waiting.pop(number, None)
+        """Finish those that had to wait, the last one of each model, unless they have to still."""
+        for model, write in list(self._waiting.items()):
+            # What could never be written must not stop others.
+            with contextlib.suppress(CatalogError):
+                with contextlib.suppress(NotFound):
+                    write()
+                self._waiting.pop(model, None)
 
 
 def why_untold(stores: Sequence[FoundStore], directory: Path) -> str:
