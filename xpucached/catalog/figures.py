@@ -62,12 +62,12 @@ def needed_sizes(connection: sa.Connection) -> dict[Store, int]:
     seen = sa.select(a.entry_id).join(RUNS, RUNS.c.id == a.run_id).where(RUNS.c.model.in_(registered))
     used = seen.union(sa.select(i.entry_id).where(i.model.in_(registered)))
     rows = connection.execute(
-        sa.select(STORES.c.kind, STORES.c.root, sa.func.sum(e.allocated).label("size"))
+        sa.select(STORES.c.kind, STORES.c.root, sa.func.total(e.allocated).label("size"))
         .select_from(ENTRIES.join(STORES, STORES.c.id == e.store_id).outerjoin(TARGETS, TARGETS.c.id == e.target_id))
         .where(e.id.in_(used), sa.or_(e.target_id.is_(None), TARGETS.c.present))
         .group_by(STORES.c.id)
     )
-    return {Store(KindName(row.kind), Path(row.root)): row.size for row in rows}
+    return {Store(KindName(row.kind), Path(row.root)): int(row.size) for row in rows}
 
 
 def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
@@ -89,6 +89,6 @@ def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
         .subquery()
     )
     rows = connection.execute(
-        sa.select(newest.c.model, sa.func.count(), sa.func.sum(newest.c.allocated)).group_by(newest.c.model)
+        sa.select(newest.c.model, sa.func.count(), sa.func.total(newest.c.allocated)).group_by(newest.c.model)
     )
-    return {ModelName(model): (count, allocated) for model, count, allocated in rows}
+    return {ModelName(model): (count, int(allocated)) for model, count, allocated in rows}

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import catalogs
-from tests.unit.catalog.test_catalog import CPU, NEW, NOW, OTHER, architecture, entry, host, scan
+from tests.unit.catalog.test_catalog import CPU, NEW, NOW, OTHER, STORE, architecture, entry, host, model, scan
 from tests.unit.catalog.test_days import built, run
 from xpucached.catalog.builds import record_build
-from xpucached.catalog.figures import model_sizes
+from xpucached.catalog.figures import model_sizes, needed_sizes
+from xpucached.catalog.models import add_model
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
 
@@ -53,3 +54,13 @@ def test_a_program_counts_once_for_all_drivers_of_a_device_by_what_came_last(cat
     assert catalog.read(model_sizes) == {"net": (1, 20)}
     run(catalog, "net", (processor, elsewhere), (new,))
     assert catalog.read(model_sizes) == {"net": (3, 4023)}
+
+
+def test_entries_that_say_they_take_all_there_is_can_be_added_up(catalog: Catalog) -> None:
+    """A file system may say so of any file."""
+    some = [entry(f"1/{leaf}/0", environment=NEW, allocated=(1 << 63) - 1) for leaf in "ab"]
+    catalog.write(record_scan, scan(*some), architecture)
+    catalog.write(add_model, model())
+    run(catalog, "net", tuple(some))
+    assert catalog.read(model_sizes) == {"net": (2, 1 << 64)}
+    assert catalog.read(needed_sizes) == {STORE: 1 << 64}
