@@ -26,6 +26,7 @@ from xpucached.catalog.tables import (
     STORES,
     TARGETS,
 )
+from xpucached.catalog.totals import whole
 from xpucached.domain.names import EntryKey, EntryRef, KindName
 from xpucached.domain.plans import IndexedEntry, SameInput
 from xpucached.domain.queries import EntryPage
@@ -114,7 +115,7 @@ def entry_page(
     rows = connection.execute(statement).all()
     shown = rows if query.limit is None else rows[: query.limit]
     following = str(shown[-1].id) if shown and len(shown) < len(rows) else None
-    return EntryPage(indexed(connection, shown), total, max(0, int(size)), following)
+    return EntryPage(indexed(connection, shown), total, whole(size), following)
 
 
 def _first_of(connection: sa.Connection, groups: Iterable[Row], after: int, limit: int) -> list[int]:

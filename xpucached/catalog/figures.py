@@ -18,6 +18,7 @@ from xpucached.catalog.tables import (
     STORES,
     TARGETS,
 )
+from xpucached.catalog.totals import whole
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.stores import EntryState, Store
 
@@ -34,7 +35,7 @@ class Summary(NamedTuple):
 def catalog_summary(connection: sa.Connection) -> Summary:
     """Count entries and bytes.  Nothing is stale before the first survey of the host."""
     surveyed, count, defective, allocated, stale = connection.execute(_SUMMARY).one()
-    return Summary(count or 0, defective or 0, max(0, int(allocated)), (stale or 0) if surveyed else 0)
+    return Summary(count or 0, defective or 0, whole(allocated), (stale or 0) if surveyed else 0)
 
 
 # Made once: to make a statement takes longer than to run it.
@@ -67,7 +68,7 @@ def needed_sizes(connection: sa.Connection) -> dict[Store, int]:
         .where(e.id.in_(used), sa.or_(e.target_id.is_(None), TARGETS.c.present))
         .group_by(STORES.c.id)
     )
-    return {Store(KindName(row.kind), Path(row.root)): int(row.size) for row in rows}
+    return {Store(KindName(row.kind), Path(row.root)): whole(row.size) for row in rows}
 
 
 def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
@@ -91,4 +92,4 @@ def model_sizes(connection: sa.Connection) -> dict[ModelName, tuple[int, int]]:
     rows = connection.execute(
         sa.select(newest.c.model, sa.func.count(), sa.func.total(newest.c.allocated)).group_by(newest.c.model)
     )
-    return {ModelName(model): (count, int(allocated)) for model, count, allocated in rows}
+    return {ModelName(model): (count, whole(allocated)) for model, count, allocated in rows}

@@ -25,6 +25,7 @@ from xpucached.catalog.tables import (
     STORES,
     TARGETS,
 )
+from xpucached.catalog.totals import whole
 from xpucached.domain.defects import BEARABLE
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Subtotal
@@ -79,7 +80,7 @@ def store_subtotals(connection: sa.Connection) -> tuple[Subtotal, ...]:
 
 def _subtotals(connection: sa.Connection, stores: dict[int, Store], known: dict[int, Target]) -> tuple[Subtotal, ...]:
     return tuple(
-        Subtotal(stores[store], known[environment] if environment else None, count, max(0, int(allocated)))
+        Subtotal(stores[store], known[environment] if environment else None, count, whole(allocated))
         for store, environment, count, allocated in connection.exec_driver_sql(_SUMS)
     )
 

@@ -19,6 +19,7 @@ from xpucached.catalog.defects import defect_codes, note_defects
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.stores import is_store
 from xpucached.catalog.tables import ENTRIES, FIGURES, STORES
+from xpucached.catalog.totals import whole
 from xpucached.domain.defects import CHANGED
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.stores import UNSETTLED, Delta, EntryId, EntryState, KnownEntry, Store, StoreState
@@ -312,7 +313,7 @@ def _delta(connection: sa.Connection, store: int, *, added: int = 0, changed: in
     c = FIGURES.c
     sums = sa.select(sa.func.coalesce(sa.func.sum(c.entries), 0), sa.func.total(c.allocated)).where(c.store_id == store)
     count, size = connection.execute(sums).one()
-    return Delta(added=added, changed=changed, vanished=vanished, entries=count, size=int(size))
+    return Delta(added=added, changed=changed, vanished=vanished, entries=count, size=whole(size))
 
 
 # `run_used` and `cost` belong to the runs, `restored` to the trash, the last three to who watches; the rest of what

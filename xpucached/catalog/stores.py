@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from xpucached.catalog import departed
 from xpucached.catalog.tables import ENTRIES, FIGURES, STORES
+from xpucached.catalog.totals import whole
 from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.stores import UNSETTLED, EntryState, Lookups, Store, StoreOrigin, StoreState, StoreStatus
 
@@ -71,8 +72,8 @@ def all_stores(connection: sa.Connection) -> tuple[StoreStatus, ...]:
             row.entries or 0,
             row.defective or 0,
             row.unfinished or 0,
-            max(0, int(row.size or 0)),
-            max(0, int(row.allocated or 0)),
+            whole(row.size or 0),
+            whole(row.allocated or 0),
             row.foreign_files,
             row.scanned,
             tuple(row.notes),

@@ -15,6 +15,7 @@ from xpucached.catalog import days, entries
 from xpucached.catalog.preselect import measured_rate
 from xpucached.catalog.surveys import driver_changes
 from xpucached.catalog.tables import BUILDS, ENTRIES, MODELS, RUNS, STORES, TARGETS
+from xpucached.catalog.totals import whole
 from xpucached.domain.models import WarmReason, Warmth
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.targets import Origin
@@ -69,7 +70,7 @@ def rate(connection: sa.Connection, otherwise: float) -> float:
 
 def _amount(row: Sequence[float], rate: float) -> Amount:
     count, allocated, measured, unmeasured = row
-    return Amount(int(count), max(0, int(allocated)), measured + max(0.0, unmeasured) * rate, measured)
+    return Amount(int(count), whole(allocated), measured + max(0.0, unmeasured) * rate, measured)
 
 
 def together(amounts: Iterable[Amount]) -> Amount:
@@ -78,7 +79,7 @@ def together(amounts: Iterable[Amount]) -> Amount:
     for one in amounts:
         count, allocated = count + one.entries, allocated + one.allocated
         seconds, measured = seconds + one.seconds, measured + one.measured
-    return Amount(count, allocated, seconds, measured)
+    return Amount(count, whole(allocated), seconds, measured)
 
 
 def less(whole: Amount, part: Amount) -> Amount:
@@ -117,7 +118,7 @@ def _part(row: Sequence[float], rate: float) -> tuple[float, float, float, float
 
 def _whole(parts: Sequence[tuple[float, float, float, float]]) -> Amount:
     count, allocated, seconds, measured = (sum(column) for column in zip(*parts, strict=True)) if parts else (0.0,) * 4
-    return Amount(round(count), max(0, round(allocated)), max(0.0, seconds), measured)
+    return Amount(round(count), whole(round(allocated)), max(0.0, seconds), measured)
 
 
 def totals(

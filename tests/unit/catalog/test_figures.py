@@ -10,11 +10,17 @@ import pytest
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import CPU, NEW, NOW, OTHER, STORE, architecture, entry, host, model, scan
 from tests.unit.catalog.test_days import built, run
+from xpucached import codec, messages
 from xpucached.catalog.builds import record_build
-from xpucached.catalog.figures import model_sizes, needed_sizes
+from xpucached.catalog.entries import entry_page
+from xpucached.catalog.figures import catalog_summary, model_sizes, needed_sizes
 from xpucached.catalog.models import add_model
+from xpucached.catalog.preselect import store_subtotals
 from xpucached.catalog.scans import record_scan
+from xpucached.catalog.stores import all_stores
 from xpucached.catalog.surveys import record_survey
+from xpucached.catalog.usage import model_usage, totals
+from xpucached.domain.queries import EntryQuery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,11 +62,16 @@ def test_a_program_counts_once_for_all_drivers_of_a_device_by_what_came_last(cat
     assert catalog.read(model_sizes) == {"net": (3, 4023)}
 
 
-def test_entries_that_say_they_take_all_there_is_can_be_added_up(catalog: Catalog) -> None:
-    """A file system may say so of any file."""
-    some = [entry(f"1/{leaf}/0", environment=NEW, allocated=(1 << 63) - 1) for leaf in "ab"]
-    catalog.write(record_scan, scan(*some), architecture)
+def test_entries_that_say_they_take_all_there_is_can_be_added_up_and_told(catalog: Catalog) -> None:
+    """A file may be that long and empty, and a file system may say so of any."""
+    most = (1 << 63) - 1
+    some = [entry(f"1/{leaf}/0", environment=NEW, size=most, allocated=most) for leaf in "abcdefghijklmn"]
     catalog.write(add_model, model())
+    assert catalog.write(record_scan, scan(*some), architecture).size == most
     run(catalog, "net", tuple(some))
-    assert catalog.read(model_sizes) == {"net": (2, 1 << 64)}
-    assert catalog.read(needed_sizes) == {STORE: 1 << 64}
+    assert catalog.read(model_sizes) == {"net": (14, most)}
+    assert catalog.read(needed_sizes) == {STORE: most}
+    page = catalog.read(entry_page, EntryQuery(limit=1), present=(), now=NOW)
+    told = (page, catalog.read(all_stores), catalog.read(catalog_summary), catalog.read(store_subtotals))
+    for value in (*told, *catalog.read(model_usage, 1.0), *catalog.read(totals, 1.0)):
+        assert messages.parse(codec.dumps(codec.to_json(value)), largest=1 << 20)
