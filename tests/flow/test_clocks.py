@@ -17,11 +17,14 @@ import pytest
 
 from tests import INSTANCE, REPOSITORY
 from tests.flow.test_daemon import driven, switch
+from tests.support.builders import sycl_target
 from tests.system.test_faults import keys, old, problems, truth
 from xpucached.catalog import Catalog
+from xpucached.catalog.builds import count_built, forget_old_builds, record_build
 from xpucached.domain.names import EntryKey, TrashRef
-from xpucached.domain.plans import EvictReason, Policy
-from xpucached.domain.stores import Store
+from xpucached.domain.plans import Built, EvictReason, Policy
+from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Drop, DropReason, Trashed
 from xpucached.domain.triggers import Started
 from xpucached.host import process_table
@@ -31,6 +34,7 @@ from xpucached.planning.trash import plan_trash
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service
 from xpucached.service.context import Context
+from xpucached.service.publish import forget_old
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
@@ -174,6 +178,27 @@ def test_the_trash_is_tidied_by_the_time_before_the_clock_was_asked_about(
 
         monkeypatch.setattr(service.context, "trusts_the_clock", trusted)
         assert (await service.trash.tidy()).dropped == ()
+
+    set_clock.live(work)
+
+
+def test_what_was_compiled_lately_is_not_forgotten_by_a_clock_that_is_set(
+    set_clock: SetClock, sycl_store: SyclStore
+) -> None:
+    one = EntryId(Store(sycl.NAME, sycl_store.root), EntryKey("1/2/3/4/0"))
+    built = Built(one, sycl_target("P", "D", "1", "2"), Origin.REBUILT, "driver", 1, 2.0, "digest")
+
+    async def work() -> None:
+        service = set_clock.service
+        await service.context.write(record_build, built, set_clock.now() - timedelta(days=1))
+        await service.reconciler.reconcile([Started()])
+        await set_clock.settled()
+        set_clock.offset = timedelta(days=400)
+        await forget_old(service.context)
+        assert await service.context.read(count_built, frozenset({one})) == 1
+        set_clock.offset = timedelta()
+        await service.context.write(forget_old_builds, set_clock.now() + timedelta(days=400))
+        assert await service.context.read(count_built, frozenset({one})) == 0
 
     set_clock.live(work)
 

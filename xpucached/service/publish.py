@@ -9,12 +9,13 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from xpucached.catalog.builds import forget_old_builds
 from xpucached.catalog.recipes import recipe_lineages
 from xpucached.catalog.refusals import record_refusal
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import NoRecipe
 from xpucached.domain.stores import Store
-from xpucached.errors import XpucachedError
+from xpucached.errors import CatalogError, XpucachedError
 from xpucached.kinds import table
 from xpucached.kinds.removal import StoreClosed
 from xpucached.service.rebuild import driver_for, publish
@@ -196,3 +197,13 @@ class Publisher:
         except XpucachedError as error:
             # The next replay tries the entry again.
             log.warning("it could not be noted that an entry was refused: %s: %s", entry.id.key, error)
+
+
+async def forget_old(context: Context) -> None:
+    """Forget what was compiled, or refused, long ago, unless the clock was set; the next replay does it, too."""
+    now = context.clock()
+    try:
+        if context.trusts_the_clock():
+            await context.write(forget_old_builds, now)
+    except CatalogError as error:
+        log.warning("old builds could not be forgotten: %s", error.message)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
-from xpucached.catalog.builds import build_rates, forget_old_builds
+from xpucached.catalog.builds import build_rates
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import all_models, checked_models, models_by_name
 from xpucached.catalog.preselect import store_subtotals
@@ -24,7 +24,7 @@ from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import NoRecipe, Rebuild, ReplayPlan
 from xpucached.domain.reports import ReplayReport
 from xpucached.domain.targets import Origin
-from xpucached.errors import CatalogError, HostError, NotFound, RequestError, Unconfirmed, XpucachedError
+from xpucached.errors import HostError, NotFound, RequestError, Unconfirmed, XpucachedError
 from xpucached.host import other_driver, simulated_gpu
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, coming, plan_replay, replayable
@@ -33,7 +33,7 @@ from xpucached.service import automatic
 from xpucached.service.confirm import confirm
 from xpucached.service.context import to_its_end
 from xpucached.service.paths import real_path_if_any, real_paths
-from xpucached.service.publish import Publisher
+from xpucached.service.publish import Publisher, forget_old
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, workers
 
 if TYPE_CHECKING:
@@ -305,11 +305,7 @@ class Replayer:
             await to_its_end(results.close)
         results.check()
         if plan.rebuild:
-            try:
-                await self._context.write(forget_old_builds, self._context.clock())
-            except CatalogError as error:
-                # The next replay does it.
-                log.warning("old builds could not be forgotten: %s", error.message)
+            await forget_old(self._context)
             await self._scanner.scan_stores(work.filled.union(one.entry.entry.id.store.root for one in plan.rebuild))
             try:
                 await asyncio.to_thread(work.keep_told)
