@@ -162,6 +162,21 @@ def test_what_lies_beside_the_pythons_of_which_a_script_takes_one_is_none_of_a_p
     assert f"{root}/another" not in found
 
 
+@pytest.mark.parametrize("where", ["work/.python-version", ".python-version", "pyenv/version"])
+def test_which_python_such_a_script_takes_is_part_of_what_a_program_needs(tmp_path: Path, where: str) -> None:
+    shims, work = tmp_path / "pyenv" / "shims", tmp_path / "work"
+    for place in (shims, work):
+        place.mkdir(parents=True)
+    (shims / "python3").write_text("#!/bin/sh\nexec chooser\n")
+    (shims / "python3").chmod(0o755)
+    (tmp_path / "pyenv" / "version").write_text("3.11\n")
+    (tmp_path / where).write_text("3.11\n")
+    needs = proven(workload(work, "python3", "app.py", PATH=f"{shims}:{os.environ['PATH']}"))
+    (tmp_path / where).write_text("3.12\n")
+    (said,) = changes(needs, work)
+    assert said.endswith("version was modified")
+
+
 def proven(of: Workload, *libraries: Path) -> tuple[Dependency, ...]:
     """Return what a pass of which nothing changed needed."""
     return proofs.needed(of, proofs.named(of, {}), [str(one) for one in libraries], (), (), ())

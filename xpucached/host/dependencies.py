@@ -136,6 +136,15 @@ class Needs:
                 self._script(path)
             elif os.path.basename(found) in SHELLS:
                 self._shell_script(path)
+                if PYTHON.match(os.path.basename(path)):
+                    self._chosen(path)
+
+    def _chosen(self, script: str) -> None:
+        """Note which file says what Python a shell's script in the place of one takes: pyenv's does."""
+        places = (self._directory, *map(os.fspath, Path(self._directory).parents))
+        said = (*(os.path.join(place, ".python-version") for place in places), f"{os.path.dirname(script)}/../version")
+        for path in itertools.islice(filter(is_file, said), 1):
+            self.add(path, Role.ARGUMENT)
 
     def _packages_of(self, interpreter: str) -> None:
         if interpreter not in self._interpreters:
