@@ -99,6 +99,38 @@ def test_a_slot_that_is_being_written_is_passed_over(leaf: Leaf) -> None:
     assert leaf.locks() == ["2.lock"]
 
 
+@pytest.mark.parametrize(
+    ("staying", "locked", "moves", "left"),
+    [
+        ({11}, None, 1, {0}),
+        ({0, 11}, None, 1, {0, 1}),
+        ({1, 3, 5, 7, 9, 11}, None, 3, {0, 1, 2, 3, 4, 5}),
+        ({0, 1, 2}, None, 0, {0, 1, 2}),
+        ({10, 11}, 11, 1, {0, 11}),
+        ({11}, 11, 0, {11}),
+    ],
+)
+def test_what_stays_comes_down_once_and_not_into_each_place(
+    sycl_store: SyclStore,
+    monkeypatch: pytest.MonkeyPatch,
+    staying: set[int],
+    locked: int | None,
+    moves: int,
+    left: set[int],
+) -> None:
+    slots = [sycl_store.add(slot=number, size=300 + number) for number in range(12)]
+    before = {slots[number].bin.read_bytes() for number in staying}
+    entries = [one for one in look(sycl_store.root).entries if int(one.id.key.rpartition("/")[2]) not in staying]
+    if locked is not None:
+        slots[locked].lock.touch()
+    steps: list[str] = []
+    monkeypatch.setattr(remover, "pause", steps.append)
+    assert all(sycl.remover.remove(entries).values())
+    assert steps.count("linked") == moves
+    assert {number for number, slot in enumerate(slots) if slot.bin.exists()} == left
+    assert {slots[number].bin.read_bytes() for number in left} == before
+
+
 def test_a_link_comes_down_as_a_link(leaf: Leaf, tmp_path: Path) -> None:
     source, theirs = leaf.slots[2].src, tmp_path / "theirs"
     source.rename(theirs)

@@ -14,7 +14,8 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -57,16 +58,14 @@ def _remove_leaf(
     entries: Sequence[Entry], notes: Mapping[EntryId, TrashLabel], failed: Callable[[Path, OSError], None] | None
 ) -> Mapping[EntryId, bool]:
     results = {entry.id: False for entry in entries}
-    # From the highest slot down, so that a death in between leaves no gap.
-    order = sorted(entries, key=lambda entry: _number(entry.id.key.rpartition("/")[2]), reverse=True)
     freed = 0
     try:
-        with removal.opened(order[0].id) as (descriptors, _, path):
+        with removal.opened(entries[0].id) as (descriptors, _, path):
             leaf = descriptors[-1]
             neighbours = SlotNumbers.of(leaf)
             # Before the first one goes: where slots share files by hard links, removing one touches all of them.
-            judged = {entry.id: content(leaf, entry) for entry in order}
-            for entry in order:
+            judged = {entry.id: content(leaf, entry) for entry in entries}
+            for entry in _in_turn(entries, neighbours):
                 try:
                     note = notes.get(entry.id)
                     if note is not None and _take_leaf(descriptors, entry, judged[entry.id], note):
@@ -85,8 +84,21 @@ def _remove_leaf(
         # Somebody else removed the whole leaf, which is what was wanted.
         return dict.fromkeys(results, True)
     except OSError as error:
-        removal.report_error(order[0].id, error, failed)
+        removal.report_error(entries[0].id, error, failed)
     return results
+
+
+def _in_turn(entries: Sequence[Entry], neighbours: SlotNumbers) -> Iterator[Entry]:
+    """Yield entries of a leaf from the highest slot down, so that a death in between leaves no gap.
+
+    But while what stays is above all of them, the lowest comes first: so it moves down once, and not into each place.
+    """
+    slots = {_number(entry.id.key.rpartition("/")[2]): entry for entry in entries}
+    left = deque(sorted(slots))
+    while len(left) > 1:
+        above = neighbours.highest(left[0])
+        yield slots.pop(left.pop() if above is None or int(above) in slots else left.popleft())
+    yield from slots.values()
 
 
 def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: Content | None, note: TrashLabel) -> bool:
