@@ -312,7 +312,7 @@ def keeper_of(store: SyclStore, policy: Policy = Policy()) -> trash.TrashKeeper:
         write=_nothing,
         turn=lambda _: contextlib.nullcontext(),
         locks=Locks(),
-        events=SimpleNamespace(post=lambda *_: None),
+        events=SimpleNamespace(post=lambda *_: None, flush=_nothing),
         problems=SimpleNamespace(failed=lambda *_: None, worked=lambda *_: None),
         settings=SimpleNamespace(policy=policy),
         clock=lambda: NOTE.at,
