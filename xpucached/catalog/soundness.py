@@ -132,7 +132,7 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
         surveys.last_survey(connection)
         surveys.driver_changes(connection, _EVERY)
         targets.target_presence(connection)
-        runs.newest_runs(connection, None, _EVERY)
+        runs.read_newest_runs(connection, _EVERY)
         days.days_between(connection)
         days.warmth_changes(connection, limit=_EVERY)
         intents.open_intents(connection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+import tracemalloc
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -308,3 +309,19 @@ def test_a_file_that_nobody_may_write_is_no_catalog(path: Path, versions: bytes,
         file.write(versions)
     with closing(Catalog.open(path)) as opened:
         assert opened.rebuilt is None if not refused else "nobody may write to it" in (opened.rebuilt or "")
+
+
+def test_a_start_has_few_runs_in_memory_at_a_time(catalog: Catalog) -> None:
+    """Ten thousand are looked at, each with 16 KiB of what it printed, and as much again for each variant."""
+    put(catalog, "models", before=None, exercise=None)
+    size, count = 1 << 14, 1500
+    row = ("x", "x", "never-run", 1, "x", "[]", 0, "", "y" * size)
+    with closing(sqlite3.connect(catalog.path)) as raw, raw:
+        names = "model, workload, reason, started, host, passes, attributed, detail, output"
+        raw.executemany(f"INSERT INTO runs ({names}) VALUES ({', '.join('?' * len(row))})", [row] * count)  # noqa: S608
+    tracemalloc.start()
+    try:
+        catalog.read(soundness.check, growing=False)
+        assert tracemalloc.get_traced_memory()[1] < count * size / 2
+    finally:
+        tracemalloc.stop()
