@@ -323,6 +323,11 @@ def _variables(value: object) -> Mapping[str, str]:
             raise Unexpected(f"{name!r} cannot be the name of a variable")
         if not isinstance(text, str) or "\0" in text:
             raise Unexpected(f"{name}: expected a string")
+        try:
+            os.fsencode(name + text)
+        except UnicodeEncodeError:
+            # As JSON writes it, in one of our own variables.
+            raise Unexpected(f"{name!r}: expected text, and not half of a character") from None
     return value
 
 

@@ -684,6 +684,8 @@ def test_all_mistakes_are_told_in_the_order_of_their_lines(file: Path) -> None:
         ("XPUCACHED_DRIVER_VARIABLES", "A=b", "expected a JSON object"),
         ("XPUCACHED_DRIVER_VARIABLES", "[1]", "expected a JSON object"),
         ("XPUCACHED_DRIVER_VARIABLES", '{"A": 1}', "A: expected a string"),
+        ("XPUCACHED_DRIVER_VARIABLES", '{"A": "\\ud800"}', "'A': expected text, and not half of a character"),
+        ("XPUCACHED_DRIVER_VARIABLES", '{"\\ud800": ""}', "'\\ud800': expected text, and not half of a character"),
         ("XPUCACHED_STORES_PATHS", "/a:b", "expected an absolute path"),
         ("XPUCACHED_SOCKET", "sock", "expected an absolute path"),
         ("XPUCACHED_PATHS_SOCKET_MODE", "7", "expected permissions"),
