@@ -306,6 +306,16 @@ def test_of_what_was_damaged_and_had_no_source_nothing_comes_back(sycl_store: Sy
     assert live(sycl_store.root) == {}
 
 
+def test_where_an_eviction_was_cut_short_what_was_damaged_before_does_not_come_back(sycl_store: SyclStore) -> None:
+    key, _ = damaged_one(sycl_store, 1)
+    sycl_store.add("_ZTS1k")
+    (entry,) = look(sycl_store.root).entries
+    assert entry.id.key == key
+    assert sycl.remover.remove([entry], {entry.id: replace(NOTE, at=NOTE.at + timedelta(seconds=2))})[entry.id]
+    assert sycl.trash_files.take_up(of(sycl_store), [key]) == 0
+    assert live(sycl_store.root) == {}
+
+
 def test_the_source_of_what_was_not_damaged_is_not_taken_up(sycl_store: SyclStore) -> None:
     sycl_store.add()
     keys = [one.id.key for one in look(sycl_store.root).entries]

@@ -207,13 +207,14 @@ def take_up(store: Store, keys: Collection[EntryKey]) -> int:
     while some := trash(store, after):
         after = some[-1].ref
         for one in some:
-            damaged = one.reason is EvictReason.DEFECTIVE and one.quarantined and one.whole
-            if damaged and one.key in keys and (one.key not in newest or newest[one.key].at < one.at):
+            if one.whole and one.key in keys and (one.key not in newest or newest[one.key].at < one.at):
                 newest[one.key] = one
+    # What was evicted since then, and had come into its place before, is what a dead daemon was at.
+    damaged = [one.ref for one in newest.values() if one.reason is EvictReason.DEFECTIVE and one.quarantined]
     back = 0
-    if newest:
+    if damaged:
         with _BIN.home(store.root) as (root, name, device):
-            for _, label, place in _BIN.items(root, name, device, [one.ref for one in newest.values()]):
+            for _, label, place in _BIN.items(root, name, device, damaged):
                 if label is not None and place is not None and ".src" in label.files:
                     try:
                         back += _source_back(root, label, place)
