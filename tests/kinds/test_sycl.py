@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import resource
 import signal
 import socket
 import struct
@@ -633,6 +634,20 @@ def test_the_runtimes_own_total_is_corrected(tmp_path: Path) -> None:
     sycl.remover.remove([only(look(tmp_path))])
     assert (tmp_path / "cache_size.txt").read_text() == "5000"
     assert names(tmp_path) == ["cache_size.txt"]
+
+
+def test_where_the_total_cannot_be_written_nothing_of_ours_is_left(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "cache_size.txt").write_text("5000")
+    entry = only(look(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        assert sycl.remover.remove([entry])[entry.id]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == ["cache_size.txt"]
+    assert (tmp_path / "cache_size.txt").read_text() == "5000"
 
 
 def test_root_swapped_for_a_link_harms_nobody(tmp_path: Path) -> None:

@@ -332,12 +332,7 @@ def _correct_size(root: int, freed: int) -> None:
             return
         # Whatever has this name already (a pipe, a link to somebody's file) goes; it is never opened.
         folders.unlink(root, beside)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(beside, flags, status.st_mode & 0o777, dir_fd=root)
-        try:
-            os.write(descriptor, b"%d" % max(0, int(digits) - freed))
-        finally:
-            os.close(descriptor)
+        fs.make(root, beside, b"%d" % max(0, int(digits) - freed), mode=status.st_mode & 0o777)
         os.rename(beside, name, src_dir_fd=root, dst_dir_fd=root)
     except FileNotFoundError:
         return
