@@ -16,7 +16,8 @@ from xpucached.bundling import drivers, sources
 from xpucached.bundling.signing import sign_all, signed_view, signing_key
 from xpucached.domain.bundles import BundleContent, BundleFacts, ExportReport, RecipeLine
 from xpucached.domain.plans import NoRecipe
-from xpucached.errors import Conflict, NotFound, RequestError
+from xpucached.domain.stores import program_digest
+from xpucached.errors import Conflict, DiskError, NotFound, RequestError
 from xpucached.kinds import build_options
 from xpucached.kinds.portability import Packed
 from xpucached.kinds.table import KINDS
@@ -41,6 +42,9 @@ _NOWHERE: Final = "its place cannot be checked elsewhere"
 _TWICE: Final = "another slot of the same program travels"
 _ELSEWHERE: Final = "it is for another driver than the installed one"
 _REVOKED: Final = "what it came with is revoked here"
+_GONE: Final = "it is there no more"
+_UNREAD: Final = "it cannot be read"
+_REPLACED: Final = "another program lies where it was compiled"
 _OWN_OPTIONS: Final = "its build options may say something of this host"
 
 
@@ -137,11 +141,11 @@ class _Export:
             except ValueError as error:
                 self._leave(entry, str(error).partition(":")[0])
                 continue
-            except OSError:
-                self._leave(entry, "it cannot be read")
+            except OSError as error:
+                self._leave(entry, _GONE if isinstance(error, FileNotFoundError) else _UNREAD)
                 continue
-            if self._order.made_here and build_options.unknown(recipe.options):
-                self._leave(entry, _OWN_OPTIONS)
+            if self._order.made_here and (odd := _not_ours(entry, portable, target, files, recipe)):
+                self._leave(entry, odd)
                 continue
             for name, data in sorted(files.items()):
                 layer.add(f"{target.kind}/{name}", data)
@@ -223,6 +227,14 @@ class _Export:
         return RecipeLine(entry.id.store.kind, target.family, lineage, digest, len(recipe.input), recipe.options, facts)
 
 
+def _not_ours(entry: Entry, portable: Portable, target: Target, files: Mapping[str, bytes], recipe: Recipe) -> str:
+    """Say why what was read is not given out as made here, as the catalog says of an entry; empty if it is."""
+    if build_options.unknown(recipe.options):
+        return _OWN_OPTIONS
+    _, binary = portable.unpack(entry.id.store, target, files)
+    return "" if program_digest(binary).hexdigest() == entry.digest else _REPLACED
+
+
 def export(order: ExportBundle, progress: Progress) -> ExportReport:
     """Write a bundle; see `ExportBundle`."""
     if order.made_here and (order.recipes_only or order.store is not None or order.driver_root is not None):
@@ -253,7 +265,9 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
         if recipes is not None:
             made.append(recipes)
         if not made:
-            raise Nothing(f"nothing can travel: {_words(export_.skipped)}")
+            raise (DiskError if _UNREAD in export_.skipped else Nothing)(
+                f"nothing can travel: {_words(export_.skipped)}"
+            )
         sign_all(layout, made, key)
         layout.finish()
     made_bundle = members.opened(order.dest)

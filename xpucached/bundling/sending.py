@@ -12,6 +12,8 @@ import pwd
 import shutil
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from xpucached.bundling import drivers, exporting, registries
 from xpucached.domain.bundles import ExportBundle, PushBundle, PushReport
 from xpucached.errors import Conflict, DiskError, NotFound, RequestError, XpucachedError
@@ -49,7 +51,11 @@ def send(progress: Progress) -> PushReport:
 def _filled_in(text: str) -> str:
     """Return the place of this user and host.  Raises `RequestError`."""
     if "{user}" in text:
-        text = text.replace("{user}", pwd.getpwuid(os.geteuid()).pw_name)
+        try:
+            name = pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            raise RequestError(f"{text}: nobody knows user {os.geteuid()}", hint="write a name for {user}") from None
+        text = text.replace("{user}", name)
     return reference.parse(text.replace("{host}", os.uname().nodename.casefold())).text
 
 
@@ -61,10 +67,10 @@ def _sent(where: str, settings: Settings, progress: Progress) -> PushReport:
     with _folder(settings.paths.cache / _FOLDER) as folder:
         made = folder / _BUNDLE
         try:
-            exporting.export(ExportBundle(made, made_here=True, sign=os.fspath(key)), progress)
+            exported = exporting.export(ExportBundle(made, made_here=True, sign=os.fspath(key)), progress)
         except exporting.Nothing:
             return PushReport(where, "", 0, 0, 0, 0, 0)
-        return registries.push(PushBundle(made, where, if_changed=True), progress)
+        return replace(registries.push(PushBundle(made, where, if_changed=True), progress), skipped=exported.skipped)
 
 
 @contextlib.contextmanager

@@ -357,6 +357,7 @@ class PushReport(Struct, frozen=True, tag="push", tag_field="kind"):
     present: int  #: blobs that were there
     bytes: int  #: that were sent
     signatures: int
+    skipped: Mapping[str, int] = field(default_factory=dict)  #: entries that `SendBundle` left out, by reason
 
 
 class PullReport(Struct, frozen=True, tag="pull", tag_field="kind"):

@@ -10,18 +10,19 @@ import msgspec
 
 from xpucached import codec, deadlines, messages, quantities, state_files
 from xpucached.domain.pushes import PushOutcome
+from xpucached.printing import encodable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NAME: Final = "push.json"
-_LARGEST: Final = 16 << 10
+_LARGEST: Final = 32 << 10
 _LONGEST: Final = 1000
 
 
 def note(state: Path, reference: str = "", digest: str = "", error: str = "") -> None:
     """Remember what became of a push; not where there is no such folder: no daemon of this user ran yet."""
-    outcome = PushOutcome(datetime.now(UTC), reference[:_LONGEST], digest, error[:_LONGEST])
+    outcome = PushOutcome(datetime.now(UTC), encodable(reference)[:_LONGEST], digest, encodable(error)[:_LONGEST])
     with contextlib.suppress(OSError):
         state_files.write(state / NAME, codec.dumps(codec.to_json(outcome)))
 

@@ -85,13 +85,15 @@ def _fetched(one: FetchedBundle) -> str:
 def _pushed(of: PushReport) -> str:
     if not of.digest:
         return f"nothing was compiled here from recipes for this driver: nothing was sent to {plain(of.reference)}"
-    if not of.sent + of.mounted + of.present:
-        return f"{plain(of.reference)} names {of.digest} already: nothing was sent"
-    mounted = f", {of.mounted} linked from another repository" if of.mounted else ""
-    return (
-        f"pushed {of.digest} to {plain(of.reference)}\n"
-        f"{of.sent} parts sent ({size(of.bytes)}), {of.present} there already{mounted}; {of.signatures} signatures"
-    )
+    if of.sent + of.mounted + of.present:
+        mounted = f", {of.mounted} linked from another repository" if of.mounted else ""
+        words = (
+            f"pushed {of.digest} to {plain(of.reference)}\n"
+            f"{of.sent} parts sent ({size(of.bytes)}), {of.present} there already{mounted}; {of.signatures} signatures"
+        )
+    else:
+        words = f"{plain(of.reference)} names {of.digest} already: nothing was sent"
+    return "\n".join((words, *_skipped(of.skipped)))
 
 
 def _view(view: BundleView, style: TextStyle) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import shutil
+import struct
 import time
 from datetime import UTC, datetime
 from functools import partial
@@ -15,11 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support import forks
-from tests.support.builders import native
+from tests.support.builders import native, sycl_target
 from xpucached.bundling import drivers, sources
 from xpucached.bundling.__main__ import carry_out
+from xpucached.bundling.drivers import UsedDriver
 from xpucached.catalog import Catalog
-from xpucached.catalog.builds import record_import
+from xpucached.catalog.builds import record_build, record_import
 from xpucached.catalog.scans import record_scan
 from xpucached.domain.bundles import (
     BundleContent,
@@ -30,9 +32,12 @@ from xpucached.domain.bundles import (
     InspectBundle,
     MadeEntry,
 )
+from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.names import Architecture, EntryKey
+from xpucached.domain.plans import Built
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin
-from xpucached.errors import AlreadyThere, BadBundle, Conflict, Denied, NotFound
+from xpucached.domain.targets import Origin
+from xpucached.errors import AlreadyThere, BadBundle, Conflict, Denied, DiskError, NotFound
 from xpucached.kinds import sycl
 from xpucached.kinds.sycl import portable
 from xpucached.kinds.table import KINDS
@@ -219,3 +224,36 @@ def test_what_came_with_what_is_revoked_is_given_out_no_more_whenever_a_daemon_l
         with pytest.raises(Conflict, match="line 1 is no digest"):
             done(refused)
     assert not (tmp_path / "mine").exists()
+
+
+def test_only_what_was_compiled_here_is_given_out_as_made_here(
+    sycl_store: SyclStore, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog says what was; another program may lie there since."""
+    target, now = sycl_target(*sycl_store.defaults.values()), datetime.now(UTC)
+    here = Host(surveyed=now, boot="", kernel="", stamp="")
+    used = UsedDriver(OtherDriver((target,), "", {}), here, {})
+    monkeypatch.setattr(drivers, "used", lambda *_: contextlib.nullcontext(used))
+    slots = [sycl_store.add(name) for name in ("_ZTS1a", "_ZTS1b", "_ZTS1c")]
+    found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.CONFIGURED, "named")
+    (part,) = KINDS[sycl.NAME].scanner.parts(found, now, (), None)
+    state = drivers.settings().paths.state
+    state.mkdir(parents=True)
+    assert home in state.parents
+    with contextlib.closing(Catalog.open(state / "catalog.sqlite")) as catalog:
+        for one in part.entries:
+            catalog.write(record_build, Built(one.id, target, Origin.REBUILT, "", 1, 1.0, one.digest or ""), now)
+        catalog.write(record_scan, part, lambda target: Architecture(target.device))
+    program = native(400)
+    slots[0].bin.write_bytes(struct.pack("<QQ", 1, len(program)) + program)
+    slots[1].bin.unlink()
+    report = done(ExportBundle(tmp_path / "bundle", made_here=True))
+    assert isinstance(report, ExportReport)
+    assert report.skipped == {"another program lies where it was compiled": 1, "it is there no more": 1}
+    assert [one.facts.entries for one in report.view.members] == [1]
+    # What is there and cannot be read is not nothing.
+    for slot in slots:
+        shutil.rmtree(slot.bin.parent)
+        slot.bin.parent.symlink_to("/")
+    with pytest.raises(DiskError, match="3 entries: it cannot be read"):
+        done(ExportBundle(tmp_path / "none", made_here=True))

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from xpucached.bundling import drivers, exporting, registries, sending
-from xpucached.domain.bundles import ExportBundle, PushBundle, PushReport
+from xpucached.domain.bundles import BundleView, ExportBundle, ExportReport, PushBundle, PushReport
 from xpucached.domain.pushes import PushOutcome, trouble
 from xpucached.errors import Conflict, DiskError, NotFound, RegistryError, RequestError, XpucachedError
 from xpucached.host import pushes
+from xpucached.render.bundles import report
+from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,11 +88,12 @@ def configured(home: Path, push: str) -> None:
 
 def test_how_it_ended_is_remembered(state: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def told(exported: Exception | None, pushed: Exception | PushReport = SENT) -> tuple[str, str, str]:
-        def export(order: ExportBundle, _: object) -> None:
+        def export(order: ExportBundle, _: object) -> ExportReport:
             assert (order.made_here, order.sign) == (True, str(home / ".config/xpucached/push.key"))
             if exported is not None:
                 raise exported
             order.dest.mkdir()
+            return ExportReport(BundleView(order.dest, "", ()), {"it cannot be read": 2})
 
         def push(order: PushBundle, _: object) -> PushReport:
             assert (order.reference, order.if_changed, order.source.is_dir()) == (PLACE, True, True)
@@ -101,7 +104,8 @@ def test_how_it_ended_is_remembered(state: Path, home: Path, monkeypatch: pytest
         monkeypatch.setattr(exporting, "export", export)
         monkeypatch.setattr(registries, "push", push)
         with contextlib.suppress(XpucachedError, OSError):
-            sending.send(lambda *_: None)
+            sent = sending.send(lambda *_: None)
+            assert not sent.digest or "left out: 2 entries: it cannot be read" in report(sent, TextStyle(NOW))
         assert list(home.rglob(".cache/xpucached/push/*")) == []
         last = pushes.last(state)
         assert last is not None
@@ -113,12 +117,14 @@ def test_how_it_ended_is_remembered(state: Path, home: Path, monkeypatch: pytest
     assert told(exporting.Nothing("no entry matches")) == ("", "", "")
     assert told(NotFound("no such key")) == (PLACE, "", "no such key")
     assert told(OSError("disk")) == (PLACE, "", "disk")
+    assert told(OSError("disk \udcff")) == (PLACE, "", "disk \\udcff")
+    assert told(OSError("\U0001f4be" * 2000)) == (PLACE, "", "\U0001f4be" * 1000)
     assert told(None, RegistryError("it did not answer")) == (PLACE, "", "it did not answer")
     assert told(None) == (PLACE, SENT.digest, "")
     assert [path.name for path in state.iterdir()] == [pushes.NAME]
 
 
-def test_each_user_of_each_host_may_have_a_place_of_its_own(home: Path) -> None:
+def test_each_user_of_each_host_may_have_a_place_of_its_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(home.rglob("*"))
     user, host = pwd.getpwuid(os.geteuid()).pw_name, os.uname().nodename.casefold()
     assert sending._filled_in("host.example/made/{user}:{host}") == f"host.example/made/{user}:{host}"
@@ -127,6 +133,9 @@ def test_each_user_of_each_host_may_have_a_place_of_its_own(home: Path) -> None:
     with pytest.raises(RequestError, match="names no place"):
         sending.send(lambda *_: None)
     assert sorted(home.rglob("*")) == before
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
+    with pytest.raises(RequestError, match="nobody knows user 4000000000"):
+        sending._filled_in("host.example/made/{user}:{host}")
 
 
 def test_one_pushes_at_a_time_and_what_a_killed_one_left_goes(home: Path, tmp_path: Path) -> None:
