@@ -18,7 +18,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.flow.test_bundles import CTL, compiled, content, done
-from xpucached.bundling import farming, importing
+from tests.unit.bundle.test_hostile_manifests import recipes
+from xpucached.bundle import writing
+from xpucached.bundling import farming, importing, part_journals
 from xpucached.domain.bundles import BundleReplayReport, BundleSource, ExportBundle, MadeEntry, ReplayBundle
 from xpucached.domain.imports import EntriesCame
 from xpucached.domain.names import EntryKey, KindName
@@ -151,3 +153,62 @@ def test_what_a_worker_made_elsewhere_is_not_called_made(tmp_path: Path, monkeyp
         monkeypatch.setattr(importing, "replayed", fail)
         with pytest.raises(XpucachedError, match="MemoryError: none is left"):
             farming.in_parts(order, pool, 3, 3, lambda *_: None, "compiling")
+
+
+def test_two_replays_into_one_directory_leave_each_other_what_says_of_whom_entries_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = tmp_path / os.fsdecode(b"store \xff")
+    into.mkdir()
+    source = BundleSource(os.fsdecode(b"release \xff"))
+    one = EntriesCame("sha256:1", source, (MadeEntry(KindName("sycl"), into, EntryKey("1"), "", ""),))
+    report = BundleReplayReport((), into, 0, 1)
+    order = ReplayBundle(tmp_path / os.fsdecode(b"bundle \xff"), into, cluster="tcp://none:1")
+    came: list[EntriesCame] = []
+    monkeypatch.setattr(importing, "replayed", lambda *_: (report, ()))
+    with part_journals.PartJournal(into) as journal:
+        # A worker of another one is at it; it is killed.
+        journal.note(replace(one, coming=True))
+        with futures.ThreadPoolExecutor(1) as pool:
+            farming.in_parts(order, pool, 1, 1, lambda *_: None, "compiling")
+        journal.note(replace(one, bundle="sha256:2", coming=True))
+    with futures.ThreadPoolExecutor(1) as pool:
+        farming.in_parts(order, pool, 1, 1, lambda *_: None, "compiling", came.append)
+    assert set(came) == {one, replace(one, bundle="sha256:2")}
+    assert not list(into.iterdir())
+
+
+def test_a_journal_that_was_taken_for_left_behind_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = EntriesCame("sha256:1", BundleSource(), (), coming=True)
+    hold, held = writing.hold, list[bool | None]()
+
+    def slowly(descriptor: int) -> bool | None:
+        if not held:
+            journal.path.unlink()
+        held.append(hold(descriptor))
+        return held[-1]
+
+    monkeypatch.setattr(writing, "hold", slowly)
+    with part_journals.PartJournal(tmp_path) as journal:
+        journal.note(one)
+        ((path, noted, written),) = part_journals.left(tmp_path)
+        assert (path, noted, written, held) == (journal.path, (one,), True, [True, True, False])
+
+
+def test_a_scheduler_is_not_asked_over_tls_without_certificates(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    words = [
+        "--bundle",
+        recipes(tmp_path / "bundle", b""),
+        "--into",
+        tmp_path / "into",
+        "--on",
+        "dask+tls://127.0.0.1:1",
+    ]
+    command = [*CTL, "replay", *map(str, words), "--json"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (told.returncode, "Traceback" in told.stderr) == (69, False)
+    assert "cannot be asked over TLS" in told.stdout
+    assert "certificates" in told.stdout

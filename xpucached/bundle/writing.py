@@ -234,15 +234,15 @@ def _made(dest: Path) -> tuple[Path, int]:
         # Until it is held, somebody may take it for left behind.
         with contextlib.suppress(FileNotFoundError):
             held = os.open(place, _FOLDER)
-            if _hold(held) is not False and os.path.lexists(place):
+            if hold(held) is not False and os.path.lexists(place):
                 return place, held
             os.close(held)
 
 
-def _hold(folder: int) -> bool | None:
-    """Hold a directory until it is closed; False if somebody does, None if nobody can, as on some file systems."""
+def hold(descriptor: int) -> bool | None:
+    """Hold what is open until it is closed; False if somebody does, None if nobody can, as on some file systems."""
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -255,7 +255,7 @@ def remove_left(path: Path) -> None:
     with contextlib.suppress(OSError):
         folder = os.open(path, _FOLDER)
         try:
-            if os.fstat(folder).st_uid == os.geteuid() and _hold(folder):
+            if os.fstat(folder).st_uid == os.geteuid() and hold(folder):
                 _remove(path)
         finally:
             os.close(folder)

@@ -71,7 +71,7 @@ class PartDone(Struct, frozen=True):
 
 def part(order: bytes) -> bytes:
     """Do one part, in a process of a worker.  Raises what `importing.replay` does, and the scheduler tries it again."""
-    told = messages.parse(order, largest=_LARGEST)
+    told = messages.parse(order, largest=_LARGEST, escaped_bytes=True)
     came: list[EntriesCame] = []
     order_ = cast("ReplayBundle", codec.convert(told, ReplayBundle))
     with PartJournal(order_.into) as journal:
@@ -127,8 +127,7 @@ def in_parts(
         for one in waiting:
             one.cancel()
     # Of those whose worker died, and which their parts then found there.
-    for journal in _tell_left(order.into, came):
-        journal.unlink(missing_ok=True)
+    _tell_left(order.into, came, remove=True)
     if summed is None or not (summed.rebuilt or summed.present or summed.failures):
         raise WrongHost(
             "no recipe of the bundle is for a device of this driver", hint="see: xpucachectl bundle inspect"
@@ -136,14 +135,16 @@ def in_parts(
     return summed
 
 
-def _tell_left(into: Path, came: Came) -> list[Path]:
-    """Tell of whom that is which workers had put into a store when they were killed; give where it stands."""
-    journals: list[Path] = []
-    for journal, some in part_journals.left(into):
-        journals.append(journal)
+def _tell_left(into: Path, came: Came, *, remove: bool = False) -> None:
+    """Tell of whom that is which workers had put into a store when they were killed.
+
+    To ``remove`` is where that stands, but for what workers of another replay write.
+    """
+    for journal, some, written in part_journals.left(into):
         for one in together(replace(one, coming=False) for one in some):
             came(one)
-    return journals
+        if remove and not written:
+            journal.unlink(missing_ok=True)
 
 
 def _written(order: ReplayBundle) -> bytes:
@@ -151,7 +152,7 @@ def _written(order: ReplayBundle) -> bytes:
 
 
 def _read(answer: bytes) -> PartDone:
-    told = messages.parse(answer, largest=_LARGEST, most=10_000_000)
+    told = messages.parse(answer, largest=_LARGEST, most=10_000_000, escaped_bytes=True)
     return cast("PartDone", codec.convert(told, PartDone))
 
 
@@ -189,7 +190,10 @@ def _cluster(address: str) -> Iterator[tuple[PartRunner, int, int]]:
         raise MissingExtra("Dask is not installed here", hint="in a clone: pip install '.[farm]'") from None
     try:
         client: _Client = distributed.Client(address, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
+    except TypeError as error:
+        hint = "Dask's configuration says where certificates are: ~/.config/dask, or variables DASK_…"
+        raise NoCluster(f"{address} cannot be asked over TLS: {error}", hint=hint) from error
+    except (OSError, ValueError) as error:
         raise NoCluster(f"no scheduler answers at {address}: {error}") from error
     with client:
         try:
