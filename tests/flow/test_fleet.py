@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.flow.test_bundles import ctl
+from tests.flow.test_bundles import CTL, ctl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,3 +45,9 @@ def test_one_driver_in_two_folders_is_equal_and_another_release_is_not(
     assert "3 hosts, 2 fingerprints" in table
     assert "driver of" in table
     assert "libintelocl.so" in table
+
+
+def test_what_stands_in_standard_input_may_take_more_room_where_it_is_handed_on() -> None:
+    told = subprocess.run([*CTL, "fleet", "diff", "-"], input=bytes(6 << 20), capture_output=True, check=False)
+    assert told.returncode == 1, told.stderr
+    assert b"it has more than" in told.stdout

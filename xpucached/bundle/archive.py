@@ -56,7 +56,8 @@ class ArchiveWriter:
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
         self._folders: set[str] = set()
-        self._size = 0
+        self.size = 0  #: bytes
+        self.count = 0  #: files and folders
 
     def add(self, name: str, content: bytes) -> None:
         """Write a file."""
@@ -73,6 +74,7 @@ class ArchiveWriter:
             self._folders.add(folder)
             heads.append(_header(folder, 0, _FOLDER))
             folder = folder.rpartition("/")[0]
+        self.count += len(heads)
         return heads[::-1]
 
     def more(self, content: bytes) -> None:
@@ -86,10 +88,10 @@ class ArchiveWriter:
     def finish(self) -> None:
         """Write the end of the archive."""
         self._put(bytes(2 * _BLOCK))
-        self._put(bytes(-self._size % _ROUND))
+        self._put(bytes(-self.size % _ROUND))
 
     def _put(self, data: bytes) -> None:
-        self._size += len(data)
+        self.size += len(data)
         self._write(data)
 
 

@@ -248,7 +248,7 @@ class Bundle:
     def _files(
         self, member: MemberManifest, is_file: Callable[[str], bool], is_folder: Callable[[str], bool]
     ) -> Iterator[tuple[str, bytes]]:
-        most = min(words.LARGEST_LAYER, member.layer.size * words.EXPANSION + (1 << 20))
+        most = words.most_unpacked(member.layer.size)
         with self.layout.blob(member.layer) as blob:
             plain = packing.reader(blob, member.compression, most)
             yield from archive.files(plain, is_file, is_folder)

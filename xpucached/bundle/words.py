@@ -52,3 +52,8 @@ MOST_FILES: Final = 400_000
 
 MOST_MEMBERS: Final = 64
 """Members of one bundle, and as many signatures."""
+
+
+def most_unpacked(size: int) -> int:
+    """Return how many bytes a layer may have that is packed in so many."""
+    return min(LARGEST_LAYER, size * EXPANSION + (1 << 20))

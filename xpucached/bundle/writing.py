@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from xpucached.bundle import archive
+from xpucached.bundle import archive, words
 from xpucached.bundle.layout import Descriptor, canonical, digest_of
 from xpucached.bundle.packing import compressor
-from xpucached.errors import AlreadyThere, DiskError
+from xpucached.errors import AlreadyThere, DiskError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -167,11 +167,13 @@ class LayerWriter:
     def add(self, name: str, content: bytes) -> None:
         """Add a file; in ascending order of the names."""
         self._archive.add(name, content)
+        if self._archive.count > words.MOST_FILES or len(content) > words.LARGEST_FILE:
+            self._refuse(f"a layer with more than {words.MOST_FILES} files, or one of {len(content)} bytes")
         self.count += 1
         self.bytes += len(content)
 
     def finish(self) -> tuple[Descriptor, str]:
-        """Return the layer, and the digest of what it is uncompressed."""
+        """Return the layer, and the digest of what it is uncompressed.  Raises `RequestError`."""
         self._archive.finish()
         self._hand_over()
         while self._packing:
@@ -179,6 +181,8 @@ class LayerWriter:
         self._pool.shutdown()
         self._out(self._compressor.flush())
         self._file.close()
+        if self._size > words.LARGEST_BLOB or self._archive.size > words.most_unpacked(self._size):
+            self._refuse(f"a layer of {self._archive.size} bytes, packed {self._size}")
         digest = f"sha256:{self._packed.hexdigest()}"
         Path(self._path).chmod(0o666 & ~_umask())
         Path(self._path).rename(self._root / "blobs/sha256" / digest[7:])
@@ -189,6 +193,11 @@ class LayerWriter:
         self._pool.shutdown(cancel_futures=True)
         self._file.close()
         Path(self._path).unlink(missing_ok=True)
+
+    def _refuse(self, what: str) -> None:
+        """Leave nothing of it: who reads bundles takes no such layer."""
+        self.discard()
+        raise RequestError(f"nobody would read {what}", hint="make several: --model, --driver, --device")
 
     def _take(self, data: bytes) -> None:
         self._piece.append(data)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from xpucached.bundling.progress import Came, Progress
     from xpucached.domain.imports import EntriesCame
 
-_LARGEST: Final = 16 << 20
+_LARGEST: Final = 64 << 20
+"""Bytes of an order; some of standard input are six where they are JSON."""
 _OBJECTS: Final = 50_000
 """So many are made before those that hold each other are looked for: each entry makes some that stay."""
 

@@ -9,6 +9,7 @@ import io
 import ipaddress
 import socket
 import ssl
+import stat
 import time
 import urllib.request
 from functools import cached_property
@@ -198,6 +199,8 @@ class Transport:
         self._patience = patience
         if ca_file is not None:
             try:
+                if not stat.S_ISREG(ca_file.stat().st_mode):  # of a pipe nothing may ever come
+                    raise RegistryError(f"{ca_file} is no file", hint="--ca-file FILE")
                 self._tls.load_verify_locations(ca_file)
             except (OSError, ssl.SSLError) as error:
                 why = error.strerror or error

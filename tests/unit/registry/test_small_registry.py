@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import ssl
 import time
 from pathlib import Path
@@ -584,3 +585,9 @@ def test_without_tls_only_this_host_is_asked(tmp_path: Path, bundle: Path, regis
     with pytest.raises(RegistryDenied, match="without TLS: it is not told"):
         login.answer(['Bearer realm="http://192.0.2.7/token"'])
     assert login.headers == {}
+
+
+def test_a_pipe_is_no_file_of_authorities(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RegistryError, match="is no file"):
+        Transport(ca_file=tmp_path / "pipe", plain_http=True, patience=1)
