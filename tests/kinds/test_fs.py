@@ -360,6 +360,18 @@ def test_the_highest_directory_of_a_file_system_is_where_it_is_mounted(place: Pa
     assert fs._top("/proc/self/fd") == "/proc"
 
 
+def test_a_link_below_what_was_bound_from_elsewhere_is_followed_from_there(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "store").mkdir()
+    store, bound, before = str(place / "store"), place.stat().st_ino, opened()
+    highest = fs._top(store)
+    monkeypatch.setattr(statx, "mounted", lambda descriptor: os.fstat(descriptor).st_ino == bound)
+    assert fs._top(store, f"{store}/file") == fs._top(store, f"{place}/file") == str(place)
+    assert fs._top(store, f"{place}file") == fs._top(store, "/") == fs._top(store) == highest
+    assert opened() == before
+
+
 # -- making files -----------------------------------------------------------------------------------------------------
 
 

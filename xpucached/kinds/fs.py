@@ -277,7 +277,7 @@ def leads_to(directory: int, name: str, root: str) -> os.stat_result:
     top, start = -1, directory
     try:
         if target.startswith("/"):
-            above = _top(root)
+            above = _top(root, target)
             below = os.path.relpath(target, above)
             if below.startswith("..") or ".." in target.split("/"):
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
@@ -293,14 +293,27 @@ def leads_to(directory: int, name: str, root: str) -> os.stat_result:
         os.close(descriptor)
 
 
-def _top(root: str) -> str:
-    """Return the highest directory above a store that lies on its file system."""
+def _top(root: str, target: str = "") -> str:
+    """Return the highest directory above a store that lies on its file system; of its mount, if the target lies below.
+
+    It may be bound from elsewhere on the same file system, as into a container.
+    """
     # Not by pathlib: where somebody has made a loop of it by now, that raises what is no error of a file.
     path = Path(os.path.realpath(root))
     device = path.stat().st_dev
     while path != path.parent and path.parent.stat().st_dev == device:
+        if Path(target).is_relative_to(path) and _mounted(path):
+            break
         path = path.parent
     return os.fspath(path)
+
+
+def _mounted(path: Path) -> bool:
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return statx.mounted(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def appear(directory: int, name: str, content: bytes) -> None:
