@@ -293,12 +293,14 @@ def _inside(store: Store) -> Iterator[Trashed]:
 
 def _match(chunk: Iterable[Trashed], items: Mapping[str, list[Trashed]], entries: Mapping[str, list[Trashed]]) -> None:
     """Collect what is meant by refs: of each the first few, by its own ref and by that of the entry that it was."""
+    # Thousands of refs may be given, of a hundred thousand things: each of these is looked up, and not compared.
+    lengths = sorted({len(ref) for ref in items})
     for one in chunk:
-        names = (one.ref, EntryId(one.store, one.key).ref)
-        for ref in items if one.key else ():
-            for meant, name in zip((items[ref], entries[ref]), names, strict=True):
-                if len(meant) <= _LISTED and name.startswith(ref):
-                    meant.append(one)
+        for meant, name in ((items, one.ref), (entries, EntryId(one.store, one.key).ref)) if one.key else ():
+            for length in lengths:
+                found = meant.get(name[:length]) if length <= len(name) else None
+                if found is not None and len(found) <= _LISTED:
+                    found.append(one)
 
 
 async def _once(some: tuple[Trashed, ...]) -> AsyncIterator[tuple[Trashed, ...]]:
