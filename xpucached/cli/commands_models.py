@@ -12,7 +12,7 @@ from xpucached.cli import arguments, capture_env, commands_jobs, hints, registra
 from xpucached.domain.models import Added, ModelStatus
 from xpucached.domain.workloads import Loader
 from xpucached.errors import RequestError
-from xpucached.printing import plain
+from xpucached.printing import plain, quoted
 from xpucached.render import caches, models
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _add(output: Output) -> int:
 
 
 def _added(value: ModelStatus, style: TextStyle) -> str:
-    due = f"\n\n{plain(value.due)}; now: xpucachectl prewarm {plain(value.name)}" if value.due else ""
+    due = f"\n\n{plain(value.due)}; now: xpucachectl prewarm {quoted(value.name)}" if value.due else ""
     return f"{_ADDED.get(value.added, 'registered')}\n{models.model(value, style)}{due}"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.diagnosis import Figure, Safety
 from xpucached.domain.models import Warmth
-from xpucached.printing import plain
+from xpucached.printing import plain, quoted
 from xpucached.render.text import Cell, Colour, age, count, facts, fold, seconds, section, size, table
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def caution(value: Diagnosis) -> tuple[str, ...]:
     elif unsafe:
         lines.append(
             f"Until {value.model} was seen to run with it, the cache is off here, and each start compiles all; "
-            f"xpucachectl prewarm {value.model} sees whether it does"
+            f"xpucachectl prewarm {quoted(value.model)} sees whether it does"
         )
     lines += [f"{one.message}; {one.command}" for one in value.explanations if one.cause in _CAUTIONS]
     return tuple(plain(line) for line in lines)

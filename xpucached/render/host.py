@@ -24,7 +24,7 @@ def problems(values: Sequence[Problem], style: TextStyle, *, brief: bool = False
     for first, *others in alike.values():
         subject = f"{first.subject}: " if first.subject and first.subject not in first.message else ""
         more = f", and {len(others)} more: xpucachectl doctor" if others else ""
-        said = f"{plain(subject + first.message)} ({first.code}){more}"
+        said = f"{plain(subject + first.message)} ({plain(first.code)}){more}"
         lines.append(f"{style.paint('!', Colour.RED)} {fold(said, style, 2)}")
         if first.hint:
             lines.append(f"  {fold(plain(first.hint), style, 2)}")

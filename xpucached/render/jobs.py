@@ -83,7 +83,8 @@ def job(one: Job, style: TextStyle) -> str:
     """Write what became of a job."""
     if one.error is not None:
         hint = f"\n{plain(one.error.hint)}" if one.error.hint else ""
-        said = f"{style.paint(f'{one.kind} {one.state}', _JOB_COLOURS[one.state])}: {plain(one.error.message)}{hint}"
+        what = style.paint(plain(f"{one.kind} {one.state}"), _JOB_COLOURS[one.state])
+        said = f"{what}: {plain(one.error.message)}{hint}"
         # What a program that failed printed says most often why.
         return f"{said}\n\n{prewarming(one.report, style)}" if isinstance(one.report, PrewarmReport) else said
     mended = f"{trash.verification(one.mended, style)}\n\n" if one.mended is not None else ""
@@ -122,7 +123,7 @@ def prewarming(report: PrewarmReport, style: TextStyle) -> str:
         if one.last_words:
             last = [line for line in one.output.splitlines() if line.strip()][-_LAST_LINES:]
             lines += [f"    {safe(line)}" for line in last if len(last) > 1]
-            lines.append(f"  all of it: xpucachectl model show {plain(one.model)}")
+            lines.append(f"  all of it: xpucachectl model show {quoted(one.model)}")
     lines += [f"{style.paint('warm already', Colour.GREEN)}  {plain(name)}" for name in report.covered]
     for late in report.deferred:
         head = style.paint("uncached", Colour.DIM) if late.uncached else style.paint("not now", Colour.YELLOW)
@@ -168,7 +169,7 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
             return f"{text}\n{goes}"
         mended = any(one.reason is EvictReason.DEFECTIVE for one in report.plan.evict)
         first = "what is defective is mended first where that can be, unless it goes by a plan\n" if mended else ""
-        return f"{text}\n{goes}\n{first}exactly this: xpucachectl evict --plan {report.plan_id}"
+        return f"{text}\n{goes}\n{first}exactly this: xpucachectl evict --plan {quoted(report.plan_id)}"
     gone_places = [one for one in report.caches if not one.stays]
     stay_places = len(report.caches) - len(gone_places)
     left = f", {len(busy) + stay_places} busy and left" if busy or stay_places else ""
@@ -177,7 +178,7 @@ def eviction(report: EvictionReport, style: TextStyle) -> str:
     all_of_it = "" if away else "all "
     of_it = " of it" if away else ""
     trashed = f", {all_of_it}{size(report.trashed)}{of_it} still in the trash" if report.trashed else ""
-    ref = report.removed[0] if len(report.removed) == 1 else "REF"
+    ref = quoted(report.removed[0]) if len(report.removed) == 1 else "REF"
     back = f"\nback again: xpucachectl trash restore {ref}" if report.trashed else ""
     return f"{text}\nevicted {_counted(gone, gone_places)}{freed}{trashed}{left}{kept}{back}"
 
@@ -231,7 +232,7 @@ def _estimate(value: float | None) -> str:
 
 
 def _part(share: float | None) -> str:
-    if share is None or share == 1:
+    if share is None or not 0 <= share < 1:
         return ""
     # Rounded up, what is missing would not be.
     percent = int(share * 100 + 1e-9)

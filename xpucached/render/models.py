@@ -68,7 +68,7 @@ def model(value: ModelStatus, style: TextStyle) -> str:
         ("state", f"{value.warmth}: {_why(value)}" if _why(value) else value.warmth),
         ("command", command(workload.command)),
         *exercise(workload.exercise),
-        ("started by", f"xpucachectl run {registered.name} -- COMMAND"),
+        ("started by", f"xpucachectl run {quoted(registered.name)} -- COMMAND"),
         ("directory", str(workload.directory)),
         ("timeout", seconds(workload.timeout)),
         ("store", str(registered.store) if registered.store else "the managed store"),
@@ -82,7 +82,7 @@ def model(value: ModelStatus, style: TextStyle) -> str:
     ]
     parts = [facts(pairs, style, whole=("command", "directory", "started by"))]
     if value.beyond:
-        said = plain(f"{value.beyond}; more: xpucachectl why {value.name}")
+        said = plain(f"{value.beyond}; more: xpucachectl why {quoted(value.name)}")
         parts.append(section("Compiled besides", fold(said, style), style))
     if value.changes:
         parts.append(section("Changed since it was proven", "\n".join(map(plain, value.changes)), style))

@@ -285,8 +285,10 @@ def facts(pairs: Iterable[tuple[str, str]], style: TextStyle, *, whole: Containe
 
     Those that ``whole`` names are for copying: they are not broken where the terminal ends.
     """
-    shown = [(name, safe(text[:_COPIED]) if name in whole else plain(text)) for name, text in pairs if text]
-    width = max((len(name) for name, _ in shown), default=0)
+    shown = [(plain(name), safe(text[:_COPIED]) if name in whole else plain(text)) for name, text in pairs if text]
+    # One name that is very long does not fill every line with spaces.
+    most = _WIDEST if style.width is None else int(style.width * _LONGEST)
+    width = min(max((len(name) for name, _ in shown), default=0), most)
     return "\n".join(
         f"{style.paint(name.ljust(width), Colour.DIM)}  {text if name in whole else fold(text, style, width + 2)}"
         for name, text in shown

@@ -55,7 +55,7 @@ def host_users(value: HostStatus, style: TextStyle) -> str:
         )
     heads = ("USER", "WORKER", "ENTRIES", "SIZE", "WARM", "COLD", "SEEN")
     shown = table(heads, rows, style, right="ENTRIES SIZE WARM COLD") if rows else "no users"
-    parts = [fold(head, style), shown]
+    parts = [fold(plain(head), style), shown]
     if value.users and (ahead := _ahead(value)):
         parts.append(section("Drivers that are not installed yet", "\n".join(ahead), style))
     if value.problems:

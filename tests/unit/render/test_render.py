@@ -24,7 +24,7 @@ from xpucached.domain.names import EntryKey, EntryRef, JobId, KindName, ModelNam
 from xpucached.domain.plans import EvictionPlan, NoRecipe, ReplayPlan, SameInput
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.recipes import RecipeState
-from xpucached.domain.reports import ReplayReport, ScanReport, TrashReport, VerifyReport
+from xpucached.domain.reports import PrewarmReport, ReplayReport, ScanReport, TrashReport, VerifyReport
 from xpucached.domain.status import Verdict
 from xpucached.domain.stores import EntryState, Kernel, Lookups, ModelCache, Store, StoreState
 from xpucached.domain.trash import Comparison, Restored, Unproven
@@ -193,6 +193,53 @@ def test_one_long_text_fills_no_other_row_with_spaces() -> None:
     head, long, short = text.table(("A", "B"), [["x" * 5000, "y"], ["a", "b"]], LOOK).splitlines()
     assert long == f"{'x' * 5000}  y"
     assert len(head) == len(short) < 300
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_nor_does_a_long_name_fill_other_lines(width: int | None) -> None:
+    written = text.facts([("x" * 5000, "y"), ("a", "b " * 100)], replace(LOOK, width=width)).splitlines()
+    assert written[0] == f"{'x' * 5000}  y"
+    assert max(map(len, written[1:])) < 600
+    assert len(written) < 15
+
+
+FORGED = "x\nbob\n\x1b[31mall is well\x1b[0m; $(id)"
+
+
+def test_no_answer_begins_a_line_of_its_own_or_a_colour() -> None:
+    entry = api_stub.make_entry(1)
+    entry = replace(entry, entry=replace(entry.entry, facts=((FORGED, "y"),)))
+    done = replace(api_stub.make_eviction(dry_run=False), trashed=1, removed=(EntryRef(FORGED),))
+    error = ErrorInfo("busy", "no", "")
+    for written in (
+        entries.entry(entry, LOOK),
+        host.problems([Problem(FORGED, "it is full")], LOOK),
+        jobs.eviction(done, LOOK),
+        jobs.eviction(replace(api_stub.make_eviction(dry_run=True), plan_id=FORGED), LOOK),
+        jobs.job(Job(JobId("1"), FORGED, JobState.FAILED, api_stub.NOW, error=error), LOOK),
+        models.model(api_stub.make_model(FORGED), LOOK),
+    ):
+        assert not [line for line in written.splitlines() if line.startswith(("bob", "\x1b[31m"))], written
+        assert "\x1b" not in written
+
+
+def test_a_command_that_is_to_be_copied_holds_each_name_as_one_word() -> None:
+    name = "x; touch owned"
+    done = replace(api_stub.make_eviction(dry_run=False), trashed=1, removed=(EntryRef(name),))
+    planned = replace(api_stub.make_eviction(dry_run=True), plan_id=name)
+    run = replace(api_stub.make_run(), model=ModelName(name), outcome=Outcome.FAILED, output="said\nwhy")
+    for written in (
+        jobs.eviction(done, LOOK),
+        jobs.eviction(planned, LOOK),
+        jobs.prewarming(PrewarmReport((run,)), LOOK),
+        models.model(replace(api_stub.make_model(name), beyond="more"), LOOK),
+    ):
+        (words,) = (
+            line.partition("xpucachectl ")[2]
+            for line in written.splitlines()
+            if "xpucachectl " in line and "started by" not in line
+        )
+        assert name in shlex.split(words)
 
 
 def test_a_name_of_what_takes_no_room_is_cut_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -574,6 +621,12 @@ def test_what_could_not_be_looked_at_is_not_called_sound() -> None:
 def test_a_share_is_never_rounded_to_what_it_is_not(share: float, said: str) -> None:
     report = ReplayReport(ReplayPlan(), dry_run=True, share=share)
     assert jobs.replay(report, TextStyle(api_stub.NOW)).endswith(f", {said} of what is in use")
+
+
+@pytest.mark.parametrize("share", [1.0, 1e308, -1.0])
+def test_a_share_of_what_is_none_is_not_told(share: float) -> None:
+    report = ReplayReport(ReplayPlan(), dry_run=True, share=share)
+    assert "of what is in use" not in jobs.replay(report, TextStyle(api_stub.NOW))
 
 
 def test_a_list_of_the_trash_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
