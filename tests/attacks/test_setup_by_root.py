@@ -64,6 +64,21 @@ def test_nor_does_a_link_to_what_another_user_made(attacker: User, programs: Pat
         installation.check(place, programs, remove=False)
 
 
+def test_nor_does_what_is_come_to_by_a_link_of_another_user(
+    attacker: User, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when root makes an environment with a Python that somebody has a link to: where that leads, he says."""
+    theirs = attacker.home / "python3"
+    theirs.symlink_to(sys.executable)
+    attacker.owns(theirs)
+    attacker.home.chmod(0o755)
+    (programs / "python3").symlink_to(theirs)
+    monkeypatch.setattr(sys, "executable", str(programs / "python3"))
+    place = installation.Place.of(user=False, root=None, environ={})
+    with pytest.raises(Conflict, match="can be changed by others"):
+        installation.check(place, programs, remove=False)
+
+
 @pytest.mark.parametrize("variable", ["HOME", "XDG_DATA_HOME"])
 @pytest.mark.parametrize("below", ["", "new", "link/share", "closed/share"])
 def test_root_does_not_set_up_in_the_home_of_another_user(

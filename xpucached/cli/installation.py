@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from xpucached import sockets
+from xpucached import mounts, sockets
 from xpucached.cli import installed_files
 from xpucached.errors import Conflict, Denied
 
@@ -196,13 +196,13 @@ def check(place: Place, bin_: Path, *, remove: bool) -> None:
 def _foreign(bin_: Path) -> Path | None:
     """Return what of a program somebody else could change: its commands, its interpreter, its modules, or their way."""
     programs_ = (bin_, *(bin_ / name for name in _PROGRAMS), Path(sys.executable), _PACKAGE, Path(os.__file__))
-    for part in dict.fromkeys(way for one in programs_ for way in (one, Path(os.path.realpath(one)))):
-        for step in (part, *part.parents):
-            found = step.lstat()
-            shared = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
-            # The groups of a system (staff may write to /usr/local) are root's business; those of people are not.
-            if found.st_uid != 0 or shared or (found.st_mode & stat.S_IWGRP and found.st_gid >= sockets.PEOPLE):
-                return step
+    # Each link on the way may be another one's, wherever the last one leads.
+    for step in dict.fromkeys(map(Path, ("/", *(step for one in programs_ for step in mounts.way(str(one)))))):
+        found = step.lstat()
+        shared = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
+        # The groups of a system (staff may write to /usr/local) are root's business; those of people are not.
+        if found.st_uid != 0 or shared or (found.st_mode & stat.S_IWGRP and found.st_gid >= sockets.PEOPLE):
+            return step
     return None
 
 
