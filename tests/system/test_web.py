@@ -67,6 +67,16 @@ def ask(server: PageServer, path: str, heads: Mapping[str, str], method: str = "
     return answer.status, body
 
 
+def test_of_what_a_stranger_says_a_head_s_worth_is_read() -> None:
+    with serving(Daemon()) as server:
+        key = {"Authorization": f"Bearer {server.token}"}
+        long = {f"X-{number}": "x" * 1000 for number in range(40)}
+        assert ask(server, "/v1/overview", key | long)[0] == 200
+        long["X-long"] = "x" * web._LONGEST
+        assert ask(server, "/v1/overview", key | long)[0] == 200
+        assert ask(server, "/v1/overview", long | key)[0] == 401, "what came behind it is not known"
+
+
 def test_only_our_own_page_with_its_token_gets_data() -> None:
     with serving(Daemon()) as server:
         key = {"Authorization": f"Bearer {server.token}"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import io
 import re
 import secrets
 import socket
@@ -60,6 +61,8 @@ _LARGEST: Final = 4 << 20
 """Bytes of a user's overview.  What a user runs may answer anything, slowly, and without end."""
 _STRANGERS: Final = 64
 """Connections of which nobody knows yet that they have the token: of more the oldest is ended."""
+_LONGEST: Final = 32 << 10
+"""Bytes of a request, which every stranger may send."""
 _PATH: Final = re.compile(r"/v1/(?:users/(?P<user>[\w.~%-]{1,200})/)?overview", re.ASCII)
 
 
@@ -135,10 +138,27 @@ class PageServer(ThreadingHTTPServer):
         """Say nothing of clients that hang up."""
 
 
+class _Head(io.BufferedReader):
+    """What a client says; behind so much of it nothing more comes."""
+
+    left = _LONGEST
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Read a line, or what is left."""
+        line = super().readline(self.left if size is None or size < 0 else min(size, self.left))
+        self.left -= len(line)
+        return line
+
+
 class _PageHandler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "xpucachectl", ""
     timeout = _PATIENCE
+
+    def setup(self) -> None:
+        """Read no more than a head's worth: nobody is known yet."""
+        super().setup()
+        self.rfile = _Head(cast("io.BufferedReader", self.rfile).detach())
 
     def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - as it is called
         """Write no log: it would hold addresses and what was tried."""
