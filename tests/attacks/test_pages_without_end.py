@@ -7,6 +7,7 @@ The rest of it stands in `tests.flow.test_cli`: pages are printed as they come, 
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -18,11 +19,12 @@ from tests.attacks.test_answers_with_commands import ctl, envelope
 from tests.support.api_stub import NOW, make_entry
 from tests.support.lying_server import liar
 from xpucached import codec
-from xpucached.cli import following
+from xpucached.api.client import Answer
+from xpucached.cli import arguments, following, listing
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.names import JobId
 from xpucached.domain.queries import EntryPage
-from xpucached.errors import RunFailed, Unavailable
+from xpucached.errors import RequestError, RunFailed, Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +82,27 @@ def test_who_ends_each_stream_is_not_asked_for_the_next_without_a_pause(monkeypa
         following.events(output)
     assert client.follow.call_count == 3
     assert min(naps) > 0
+
+
+class Another:
+    """Answers in another user's place, always with a further page."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.asked = 0
+
+    def call(self, _request: object) -> Answer[EntryPage]:
+        """Answer."""
+        self.asked += 1
+        page = EntryPage((make_entry(self.asked),), self.total, 10, str(self.asked))
+        return Answer(json.loads(codec.dumps(codec.to_json(page))), EntryPage)
+
+
+@pytest.mark.parametrize("bound", ["_MOST_SORTED", "_MOST_HELD"])
+def test_of_what_is_to_be_sorted_no_more_is_kept_than_was_said(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(listing, bound, 10 if bound == "_MOST_SORTED" else 10_000)
+    daemon = Another(total=5)
+    output = MagicMock(client=daemon, options=arguments.parse(["--of", "alice", "ls", "--sort", "size"]))
+    with pytest.raises(RequestError, match="be sorted"):
+        listing.ls(output)
+    assert daemon.asked < 12

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from xpucached.domain.names import ModelName
     from xpucached.inspection.devices import AskedDevice
 
-_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
+_VERSION: Final = re.compile(r"(?<!\d)\d++\.\d++\.\d++")
+"""From its beginning, and in one way alone: who answers may say as many digits as he likes."""
 _PAGES: Final = 50
 """Of a daemon's entries so many pages are looked at …"""
 _SECONDS: Final = 30.0

@@ -74,9 +74,14 @@ def _sorted(output: Output) -> Iterator[Answer[EntryPage]]:
     given, kind = output.options, cast("object", None)
     rows: list[tuple[IndexedEntry, Json]] = []
     limit, given.limit = given.limit, None
+    held = 0
     for answer in _pages(output.client, given):
-        if answer.value.total > _MOST_SORTED:
-            message = f"{answer.value.total} entries match, and at most {_MOST_SORTED} can be sorted"
+        total = max(answer.value.total, len(rows) + len(answer.value.entries))
+        # What somebody else's daemon says it counts, and how long its entries are, is that user's word.
+        held += len(codec.dumps(answer.data)) if given.of else 0
+        if total > _MOST_SORTED or held > _MOST_HELD:
+            many = f"{total} entries match, and at most {_MOST_SORTED} can be sorted"
+            message = many if total > _MOST_SORTED else f"more than {_MOST_HELD >> 20} MiB of entries cannot be sorted"
             raise RequestError(message, hint="narrow them down: --store, --model, --driver, --size, …")
         data = answer.data["entries"] if isinstance(answer.data, dict) else []
         rows += zip(answer.value.entries, data if isinstance(data, list) else [], strict=True)
@@ -103,6 +108,8 @@ def _names(one: IndexedEntry) -> Iterator[str]:
 
 
 _MOST_SORTED: Final = 100_000
+_MOST_HELD: Final = 128 << 20
+"""Bytes of another user's entries: a hundred thousand of a usual length."""
 
 _KEYS: Final[Mapping[str, Callable[[IndexedEntry], float | str]]] = {
     "size": lambda one: one.entry.allocated,

@@ -70,3 +70,9 @@ def test_of_what_a_daemon_answers_no_names_are_kept_that_nobody_asked_for(monkey
     daemon = Endless()
     inspecting_models.asked(cast("Client", daemon), None)
     assert daemon.asked == 1
+
+
+def test_a_device_s_name_of_many_digits_is_searched_once() -> None:
+    # With a look at each digit from each other one it would take hours.
+    assert inspecting_models._VERSION.findall("1" * 1_000_000 + ".") == []
+    assert inspecting_models._VERSION.findall("a v25.18.33578 of 1.2.3.4") == ["25.18.33578", "1.2.3"]
