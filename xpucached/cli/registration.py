@@ -71,7 +71,7 @@ def brought_driver(program: str, variables: Mapping[str, str]) -> Mapping[str, s
     """
     if any(map(variables.get, _LEADING)):
         return {}
-    libraries = Path(program).parent.resolve().parent / "lib"
+    libraries = Path(os.path.realpath(Path(program).parent)).parent / "lib"
     driver = next((libraries / name for name in _DRIVERS if _is_file(libraries / name)), None)
     if driver is None or not _is_file(libraries / _LOADER):
         return {}

@@ -50,7 +50,7 @@ def loader_cache(places: HostRoots) -> Mapping[str, Sequence[str]]:
     It lists a thousand libraries, so they stay text: a path takes five times as much.  Raises OSError if the tool gives
     no answer: what it lists would be taken for gone.
     """
-    tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    tool = shutil.which("ldconfig", path=child.search_path(os.environ))
     cache = places.etc / "ld.so.cache"
     try:
         status = cache.stat()

@@ -137,3 +137,8 @@ def test_a_driver_of_the_environment_is_found_and_the_lines_that_lead_there(tmp_
 def cold(program: str, exercise: RunSpec = PLAIN) -> ModelStatus:
     work = Workload((program,), Path("/"), {}, 60.0, exercise)
     return ModelStatus.of(Model(ModelName("net"), work), Warmth.COLD, "no device to warm it on")
+
+
+def test_a_program_whose_directory_leads_to_itself_brings_no_driver(tmp_path: Path) -> None:
+    (tmp_path / "bin").symlink_to("bin")
+    assert registration.brought_driver(f"{tmp_path}/bin/python", {}) == {}

@@ -67,3 +67,23 @@ def test_not_every_cache_that_ever_was_is_remembered(tmp_path: Path, asked: list
         (tmp_path / "ld.so.cache").write_text("x" * number)
         assert tools.loader_cache(HostRoots(etc=tmp_path))
         assert 0 < len(tools._caches) <= tools._MOST_CACHES
+
+
+def test_the_loader_s_tool_is_not_looked_for_where_somebody_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ldconfig").write_text("#!/bin/sh\n")
+    (tmp_path / "ldconfig").chmod(0o755)
+    (tmp_path / "ld.so.cache").touch()
+    started: list[str] = []
+    monkeypatch.setattr(tools, "_caches", {})
+
+    def answer(command: Sequence[str]) -> str:
+        started.append(command[0])
+        return ""
+
+    monkeypatch.setattr(tools, "answer", answer)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", ".:/usr/bin")
+    tools.loader_cache(HostRoots(etc=tmp_path))
+    assert all(one.startswith("/") for one in started), started
