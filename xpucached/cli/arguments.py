@@ -196,7 +196,11 @@ def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
         "--system", dest="scope", action="store_const", const="system", default=default(None), help="ask the system's"
     )
     group.add_argument(
-        "--of", metavar="USER", default=default(""), help="ask that user's worker, as root or an administrator"
+        "--of",
+        metavar="USER",
+        type=values.name,
+        default=default(None),
+        help="ask that user's worker, as root or an administrator",
     )
     group.add_argument("--json", action="store_true", default=default(value=False), help="print the answer as it came")
     group.add_argument("-q", "--quiet", action="store_true", default=default(value=False), help="print only names")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from xpucached.cli import option_values as values
 from xpucached.domain.bundles import Binaries, Compression
 from xpucached.domain.targets import Origin
 
@@ -116,5 +117,7 @@ def came_from(
 ) -> argparse.ArgumentParser:
     """Say how entries are named by where they came from."""
     one.add_argument("--origin", type=one_of(Origin), metavar="ORIGIN", help="how it came about: imported, rebuilt, …")
-    one.add_argument("--bundle", metavar="DIGEST", help="came with this bundle, or with one that this key signed")
+    one.add_argument(
+        "--bundle", type=values.name, metavar="DIGEST", help="came with this bundle, or with one that this key signed"
+    )
     return one

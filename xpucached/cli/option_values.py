@@ -92,6 +92,13 @@ def absolute(text: str) -> Path:
 _REF: Final = re.compile(r"[0-9a-f]{1,12}")
 
 
+def name(text: str) -> str:
+    """Read a name: none, as of a variable that is not set, would mean everybody and everything."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError("expected a name")
+    return text
+
+
 def ref(text: str) -> str:
     """Read what names an entry, or the beginning of it."""
     if not _REF.fullmatch(found := text.lower()):

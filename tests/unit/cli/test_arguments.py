@@ -97,6 +97,15 @@ def test_what_is_missing_and_what_there_is_instead_is_said() -> None:
     assert mistyped("something else") == "something else"
 
 
+@pytest.mark.parametrize(
+    "line", [["--of", "", "evict"], ["evict", "--of="], ["evict", "--bundle", ""], ["ls", "--bundle="]]
+)
+def test_a_name_that_is_empty_is_not_everybody(line: list[str]) -> None:
+    """As of a variable that is not set: nobody means all users then, or all bundles."""
+    with pytest.raises(RequestError, match="expected a name"):
+        arguments.parse(line)
+
+
 def test_an_option_that_there_is_not_is_named_whatever_was_taken_for_its_value() -> None:
     def said(line: str) -> tuple[str, str]:
         with pytest.raises(RequestError) as caught:
