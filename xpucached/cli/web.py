@@ -138,7 +138,7 @@ class PageServer(ThreadingHTTPServer):
         """Say nothing of clients that hang up."""
 
 
-class _Head(io.BufferedReader):
+class _BoundedHead(io.BufferedReader):
     """What a client says; behind so much of it nothing more comes."""
 
     left = _LONGEST
@@ -158,7 +158,7 @@ class _PageHandler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Read no more than a head's worth: nobody is known yet."""
         super().setup()
-        self.rfile = _Head(cast("io.BufferedReader", self.rfile).detach())
+        self.rfile = _BoundedHead(cast("io.BufferedReader", self.rfile).detach())
 
     def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - as it is called
         """Write no log: it would hold addresses and what was tried."""
