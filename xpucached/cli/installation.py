@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from xpucached import mounts, sockets
+from xpucached import sockets
 from xpucached.cli import installed_files
 from xpucached.errors import Conflict, Denied
 
@@ -196,14 +196,28 @@ def check(place: Place, bin_: Path, *, remove: bool) -> None:
 def _foreign(bin_: Path) -> Path | None:
     """Return what of a program somebody else could change: its commands, its interpreter, its modules, or their way."""
     programs_ = (bin_, *(bin_ / name for name in _PROGRAMS), Path(sys.executable), _PACKAGE, Path(os.__file__))
-    # Each link on the way may be another one's, wherever the last one leads.
-    for step in dict.fromkeys(map(Path, ("/", *(step for one in programs_ for step in mounts.way(str(one)))))):
+    ways = (way for one in programs_ for way in _ways(one))
+    for step in dict.fromkeys(step for way in ways for step in (way, *way.parents)):
         found = step.lstat()
         shared = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
         # The groups of a system (staff may write to /usr/local) are root's business; those of people are not.
         if found.st_uid != 0 or shared or (found.st_mode & stat.S_IWGRP and found.st_gid >= sockets.PEOPLE):
             return step
     return None
+
+
+def _ways(path: Path) -> Iterator[Path]:
+    """Yield a path, and each to which a link on the way leads: that may be another user's, wherever the last leads."""
+    for _ in range(_MOST_LINKS):
+        yield path
+        link = next((one for one in (*reversed(path.parents), path) if one.is_symlink()), None)
+        if link is None:
+            return
+        path = link.parent / link.readlink() / path.relative_to(link)
+
+
+_MOST_LINKS: Final = 40
+"""As many as the kernel follows."""
 
 
 # -- plans ----------------------------------------------------------------------------------------------------------
