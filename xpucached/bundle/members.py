@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from xpucached.messages import Json
 
 _INPUT: Final = re.compile(rf"{words.INPUTS}/[0-9a-f]{{64}}\Z", re.ASCII)
-_LONGEST_LINE: Final = 256 << 10
+LONGEST_LINE: Final = 256 << 10
 _MOST_FACTS: Final = 16
 _RECIPE: Final = msgspec.json.Decoder(RecipeLine)
 _IMAGE_LAYERS: Final = {f"{words.LAYER}+{how}": how for how in Compression}
@@ -314,7 +314,7 @@ def _lines(content: bytes, said: int) -> dict[str, list[RecipeLine]]:
     found: dict[str, list[RecipeLine]] = {}
     last: tuple[str, str, str] | None = None
     for text in io.BytesIO(content):
-        if len(text) > _LONGEST_LINE:
+        if len(text) > LONGEST_LINE:
             raise BadBundle(f"a recipe cannot be read: it has {len(text)} bytes")
         try:
             one = _RECIPE.decode(text)

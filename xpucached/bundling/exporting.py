@@ -153,7 +153,6 @@ class _Export:
             self.targets.add(target)
             try:
                 line = self._written(entry, portable, recipe, target)
-                portable.recipe(entry.id.store, line, recipe.input)
                 self._lines.setdefault((line.kind, line.family, line.at), line)
             except ValueError:
                 self._leave(entry)  # then it is asked for its recipe, and said why there is none
@@ -220,11 +219,16 @@ class _Export:
     def _written(self, entry: Entry, portable: Portable, recipe: Recipe, target: Target) -> RecipeLine:
         """Write what a recipe compiles, once, and return its line.  Raises ValueError for what does not travel."""
         facts, lineage = portable.facts(recipe), portable.lineage(recipe)
-        digest = hashlib.sha256(recipe.input).hexdigest()
+        digest, size = hashlib.sha256(recipe.input).hexdigest(), len(recipe.input)
+        line = RecipeLine(entry.id.store.kind, target.family, lineage, digest, size, recipe.options, facts)
+        # Who reads the bundle would refuse all of it for one.
+        portable.recipe(entry.id.store, line, recipe.input)
+        if len(members.line(line)) > members.LONGEST_LINE:
+            raise ValueError("its build options are too long")
         if digest not in self._inputs:
-            self._inputs[digest] = (self._file.seek(0, os.SEEK_END), len(recipe.input))
+            self._inputs[digest] = (self._file.seek(0, os.SEEK_END), size)
             self._file.write(recipe.input)
-        return RecipeLine(entry.id.store.kind, target.family, lineage, digest, len(recipe.input), recipe.options, facts)
+        return line
 
 
 def _not_ours(entry: Entry, portable: Portable, target: Target, files: Mapping[str, bytes], recipe: Recipe) -> str:

@@ -116,6 +116,14 @@ def test_what_cannot_travel_is_left_out_and_said(sycl_store: SyclStore, tmp_path
     assert [one.facts.content for one in told.view.members] == [BundleContent.RECIPES]
 
 
+def test_a_recipe_that_nobody_would_read_does_not_travel(sycl_store: SyclStore, tmp_path: Path) -> None:
+    sycl_store.add("_ZTS1a")
+    sycl_store.add("_ZTS1b", options="-D" + "x" * 200_000)
+    told = exported(sycl_store, tmp_path / "a")
+    assert (told.recipes, told.skipped) == (1, {"no recipe: its build options are too long": 1})
+    done(InspectBundle(tmp_path / "a", deep=True))
+
+
 def test_a_damaged_program_or_one_that_is_replaced_meanwhile_does_not_travel(
     sycl_store: SyclStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
