@@ -29,7 +29,8 @@ class Duration(Struct, frozen=True):
 class Size(Struct, frozen=True):
     """Bytes above 0, written with or without a unit."""
 
-    unlimited: bool = False  #: whether this word may be said, for None
+    unlimited: bool = False  #: whether this word may be said …
+    lifted: int | None = None  #: … and what it stands for
 
 
 class Percent(Struct, frozen=True):

@@ -52,8 +52,8 @@ class Limits(Struct, frozen=True):
     keep_driver_generations: Annotated[int | None, Whole(0, 1000)] = None
     max_unused: Annotated[float | None, Duration(1, 36500 * DAY, unlimited=math.inf)] = None
     """Infinite where nothing goes for its age."""
-    max_bytes: Annotated[int | None, Size(unlimited=True)] = None
-    min_free_bytes: Annotated[int | None, Size(unlimited=True)] = None
+    max_bytes: Annotated[int | None, Size(unlimited=True, lifted=(1 << 63) - 1)] = None
+    min_free_bytes: Annotated[int | None, Size(unlimited=True, lifted=0)] = None
     grace: Annotated[float | None, Duration(0, 365 * DAY)] = None
 
 

@@ -118,5 +118,11 @@ def _limits(one: Limits) -> str:
         with contextlib.suppress(KeyError):
             whose = pwd.getpwuid(one.user).pw_name
     given = [(name, text) for name, text in asdict(one).items() if name not in {"store", "user"} and text is not None]
-    written = [f"{name}={spell_size(text) if name.endswith('bytes') else _spelled(text)}" for name, text in given]
-    return f"{whose}=({' '.join(written)})"
+    return f"{whose}=({' '.join(f'{name}={_limit(name, text)}' for name, text in given)})"
+
+
+def _limit(name: str, value: object) -> str:
+    _, bound = shape(declared(Limits)[name].type)
+    if not isinstance(bound, Size) or not isinstance(value, int):
+        return _spelled(value)
+    return UNLIMITED if value == bound.lifted else spell_size(value)

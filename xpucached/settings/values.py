@@ -130,8 +130,8 @@ def _bounded(bound: object, value: object) -> object:
             return number
         case Duration():
             return _duration(bound, value)
-        case Size(unlimited):
-            return _size(value, unlimited=unlimited)
+        case Size():
+            return _size(bound, value)
         case Percent():
             return _percent(value)
         case Window():
@@ -219,13 +219,13 @@ def spell_size(number: int) -> str:
     return str(number)
 
 
-def _size(value: object, *, unlimited: bool) -> int | None:
+def _size(bound: Size, value: object) -> int | None:
     # To some runtimes 0 means no limit.  Here it could mean either, so it means nothing.
     expected = "expected a size above 0 such as 512MB or 10GiB"
-    if unlimited:
+    if bound.unlimited:
         expected += f', or "{UNLIMITED}"'
         if value == UNLIMITED:
-            return None
+            return bound.lifted
     number = 0 if isinstance(value, float) else int(_number(value, quantities.size, expected))
     if not 0 < number < 1 << 63:
         raise Unexpected(expected)

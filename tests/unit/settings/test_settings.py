@@ -26,10 +26,13 @@ from xpucached import answers, mounts, quantities, sockets
 from xpucached.daemon import main as daemon
 from xpucached.domain.bounds import Duration, Whole
 from xpucached.domain.names import KindName
-from xpucached.domain.plans import Limits, Policy
+from xpucached.domain.plans import DiskSpace, Limits, Policy
+from xpucached.domain.stores import Store
 from xpucached.domain.throttling import ThrottlePolicy
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import RequestError, SettingsError
+from xpucached.planning.quota import too_small
+from xpucached.planning.ranking import effective
 from xpucached.settings import loading, model_files, toml
 from xpucached.settings.keys import keys
 from xpucached.settings.sections import Bundles
@@ -369,6 +372,20 @@ def test_limits_can_be_lifted(file: Path) -> None:
     found = load(file, '[policy]\nmax_unused = "unlimited"\nmax_bytes = "unlimited"\n')
 
     assert (found.policy.max_unused, found.policy.max_bytes) == (None, None)
+
+
+def test_a_limit_of_all_can_be_lifted_for_one(file: Path) -> None:
+    lifted = 'max_bytes = "unlimited"\nmin_free_bytes = "unlimited"\n'
+    own = f'[policy.stores."/s"]\n{lifted}[policy.users.{os.getuid()}]\n{lifted}'
+    found = load(file, f'[policy]\nquota = "1GiB"\nmin_free_bytes = "2GiB"\n{own}')
+    one, other = (Store(KindName("k"), Path(place)) for place in ("/s", "/other"))
+    room = DiskSpace(other, os.getuid())
+    assert effective(found.policy, None, other).min_free_bytes == 2 << 30
+    assert [effective(found.policy, room, store).min_free_bytes for store in (one, other)] == [0, 0]
+    assert too_small({other: 2 << 30}, {other: os.getuid()}, found.policy) is None
+    assert too_small({other: 2 << 30}, {other: os.getuid() + 1}, found.policy) is not None
+    for name in ("stores", "users"):
+        assert "=(max_bytes=unlimited min_free_bytes=unlimited)" in found.shown[f"policy.{name}"]
 
 
 @pytest.mark.parametrize(
