@@ -114,7 +114,7 @@ def test_a_name_that_looks_like_an_option_is_a_name() -> None:
     for name in ("--help", "--socket=/tmp/evil", "--of=root", "-q", "--"):
         options = arguments.parse(["--system", "prewarm", "--timeout", "10m", "--", name])
         assert options.models == [name]
-        assert (options.socket, options.of, options.quiet) == (None, "", False)
+        assert (options.socket, options.of, options.quiet) == (None, None, False)
 
 
 def test_every_unit_that_hands_a_name_on_puts_it_behind_two_dashes() -> None:

@@ -232,7 +232,7 @@ def test_files_of_eight_exabytes_do_not_overflow_the_catalog(sycl_store: SyclSto
         catalog.write(record_scan, look(store.root), lambda _: Architecture("unknown"))
         (status,) = catalog.read(all_stores)
         assert status.entries == 2
-        assert status.size >= 1 << 63
+        assert status.size == (1 << 63) - 1  # as far as JSON has numbers
         assert status.allocated < 1 << 20
     finally:
         shutil.rmtree(place)

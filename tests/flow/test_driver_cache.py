@@ -21,7 +21,7 @@ from xpucached.api import requests
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
 from xpucached.catalog.surveys import record_survey
-from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
+from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host, digest_of_variables
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Layer, Model, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import Architecture, KindName, ModelName
@@ -81,7 +81,8 @@ class GpuHouse:
         made = datetime.fromtimestamp(library.stat().st_mtime, UTC)
         file = DriverFile(library, library, None, library.stat().st_size, made, None, None)
         card = Device(device, Architecture("bmg-g21"), answers=answers)
-        return with_targets(Host(datetime.now(UTC), "boot", "6", "stamp", (card,), (file,)))
+        given = digest_of_variables(self.service.context.steering)
+        return with_targets(Host(datetime.now(UTC), "boot", "6", "stamp", (card,), (file,), variables=given))
 
     def live(
         self, work: Callable[[], Awaitable[None]], *jobs: tuple[str, str, str], command: Iterable[str] = ()

@@ -315,6 +315,7 @@ def test_what_is_made_for_a_driver_in_a_folder_is_found_the_moment_it_is_install
         context = house.service.context
         installed = {"LD_LIBRARY_PATH": str(house.compiler.parent)}
         context.settings = replace(context.settings, driver=replace(context.settings.driver, variables=installed))
+        house.surveyed()
         await house.warmed()
         before = house.content()
         wish = {"driver_root": root, "device": "bmg-g21"}
@@ -362,6 +363,7 @@ def test_a_new_compiler_alone_is_made_for_beside_the_driver_that_is_installed(ho
         (vendors / "intel.icd").write_text(f"{house.gpu.libraries}/intel-opencl/libigdrcl.so\n")
         installed = {**house.gpu.variables, "OCL_ICD_VENDORS": str(vendors)}
         context.settings = replace(context.settings, driver=replace(context.settings.driver, variables=installed))
+        house.surveyed()
         await house.warmed()
         before = house.content()
         wish = replay.ReplayRequest(driver_root=root, device="bmg-g21", replaced=frozenset({"libigc2"}))
