@@ -96,7 +96,9 @@ class RunEnds:
 
         def write() -> Run:
             # Another catalog may be in its place by now, in which another run has that number.
-            if self._catalog.read(find_run, run.id).started != run.started:
+            # But the look at the host that finds a device lets what began meanwhile begin before it.
+            there = self._catalog.read(find_run, run.id)
+            if there.model != run.model or there.started > run.started:
                 raise NotFound(f"no such run under way: {run.id}")
             return finish()
 

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from contextlib import closing, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
+import pytest
+import sqlalchemy as sa
 from msgspec.structs import replace
 
+from tests.support import catalogs
+from tests.support.builders import sycl_target
+from xpucached.catalog.models import add_model
+from xpucached.catalog.runs import begin_run, find_run, finish_run
+from xpucached.catalog.surveys import record_survey
+from xpucached.catalog.tables import RUNS
 from xpucached.domain.diagnosis import RuntimeCheck, Safety
+from xpucached.domain.host import Host
 from xpucached.domain.libraries import Libraries, SyclRuntime
-from xpucached.domain.models import Model, Workload
+from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.plans import IndexedEntry
 from xpucached.domain.recipes import Recording
 from xpucached.domain.stores import Entry, EntryId, FoundStore, Kernel, Store, StoreOrigin
-from xpucached.errors import CatalogError
+from xpucached.errors import CatalogError, NotFound
 from xpucached.kinds import table
 from xpucached.processes.results import RunResult
 from xpucached.service import compare, explain, recordings
 from xpucached.service.recordings import never_twice, with_left
 
 if TYPE_CHECKING:
-    import pytest
-
     from xpucached.service.context import Context
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.store_finder import StoreFinder
 
 NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+HOUR: Final = timedelta(hours=1)
 STORE: Final = Store(KindName("full"), Path("/store"))
 
 
@@ -68,6 +77,27 @@ def test_what_many_entries_have_in_common_is_found_without_comparing_each_with_e
     assert told.endswith(f": kernel 0, kernel 1, kernel 10 and {count - 3} more")
     assert sorted(noted) == sorted(one.entry.id for one in (*first, *last))
     assert Name.compared < 20 * count
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_run_is_finished_that_began_while_a_device_was_asked_for(home: Path, *, another: bool) -> None:
+    """By the look that found the device it began before that: so its time of beginning is another one by its end."""
+    device, other = (sycl_target("Intel(R) OpenCL", name, "OpenCL 3.0", "1") for name in ("CPU", "GPU"))
+    model = Model(ModelName("net"), Workload(("/bin/true",), home, {}, 60.0), home / "store")
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        catalog.write(add_model, model)
+        catalog.write(record_survey, Host(NOW - HOUR, "boot", "6", "stamp", environments=(device,)))
+        run = catalog.write(begin_run, model, WarmReason.NEVER, "host", NOW)
+        catalog.write(record_survey, Host(NOW - HOUR / 2, "boot", "6", "stamp", environments=(device, other)))
+        assert catalog.read(find_run, run.id).started < run.started
+        told = run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW + HOUR
+        if another:
+            # As in a new catalog, where the number is that of a later run.
+            catalog.write(lambda connection: connection.execute(sa.update(RUNS).values(started=NOW + HOUR)))
+        ends = recordings.RunEnds(catalog)
+        with pytest.raises(NotFound) if another else nullcontext():
+            ends.note(run, lambda: catalog.write(finish_run, *told))
+        assert catalog.read(find_run, run.id).outcome is (None if another else Outcome.WARMED)
 
 
 def full(*_: object) -> NoReturn:
