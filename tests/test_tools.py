@@ -109,6 +109,10 @@ def test_each_fault_changes_what_the_code_does(tmp_path: Path) -> None:
         "    if a < 4 and not a == 2:\n"
         "        found.append(7)\n"
         "    return found\n"
+        "from dataclasses import dataclass, field\n"
+        "@dataclass(frozen=True, slots=True, kw_only=True)\n"
+        "class Made:\n"
+        "    found: list[int] = field(default_factory=list)\n"
     )
     faults = mutants.faults(file)
 
