@@ -37,7 +37,7 @@ def given(*answers: object) -> Callable[..., object]:
         ([10, 12, 12], [5], [True], (12, 5)),
         ([10], [5, 6, 6], [True], (10, 6)),
         ([10, 10, 10], [5], [True, False, True], (10, 5)),
-        (range(100), [-1], [True], (8, None)),
+        (range(100), [-1], [True], (10, None)),
     ],
 )
 def test_a_number_is_wrong_only_if_nobody_has_changed_it_meanwhile(
@@ -48,7 +48,7 @@ def test_a_number_is_wrong_only_if_nobody_has_changed_it_meanwhile(
     agreed: tuple[int, int | None],
 ) -> None:
     monkeypatch.setattr(doctor, "_in_the_way", lambda *_: False)
-    monkeypatch.setattr(counting, "count", given(*(Counted(size) for size in sizes)))
+    monkeypatch.setattr(counting, "count", given(*(Counted(sure=True, size=size) for size in sizes)))
     monkeypatch.setattr(counting, "believed", given(*believed))
     monkeypatch.setattr(counting, "free", given(*free))
     counted, total = doctor._agreed(0, "/c", NOW)
@@ -118,7 +118,7 @@ def test_without_a_number_there_is_nothing_to_agree_on(monkeypatch: pytest.Monke
         raise error
 
     monkeypatch.setattr(doctor, "_in_the_way", lambda *_: False)
-    monkeypatch.setattr(counting, "count", lambda *_: Counted(10))
+    monkeypatch.setattr(counting, "count", lambda *_: Counted(sure=True, size=10))
     monkeypatch.setattr(counting, "believed", believed)
     if type(error) is OSError:
         with pytest.raises(OSError, match="broken"):

@@ -33,10 +33,10 @@ _MOST_LITTER: Final = 10_000
 class Counted:
     """What is in a store."""
 
+    sure: bool  #: whether the driver counts just that: links and directories may be counted otherwise
     size: int = 0  #: bytes that the driver counts
     entries: int = 0
     flat: int = 0  #: entries as drivers up to 26.01 look for them
-    sure: bool = True  #: whether the driver counts just that: links and directories may be counted otherwise
     blocked: bool = False  #: whether something stands where the driver needs a directory or an entry
     litter: list[str] = field(default_factory=list)  #: what programs left that died while they wrote
     traces: int = 0  #: files that runs left which were asked to tell what they look for

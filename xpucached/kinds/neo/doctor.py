@@ -61,7 +61,6 @@ def _agreed(root: int, path: str, now: datetime) -> tuple[counting.Counted, int 
 
     None if it is not known: there is none yet, or programs write all the time.
     """
-    counted = counting.Counted()
     for _ in range(_LOOKS):
         try:
             if _in_the_way(root, path):
@@ -80,7 +79,7 @@ def _agreed(root: int, path: str, now: datetime) -> tuple[counting.Counted, int 
             if not isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
                 raise
             return counting.count(root, path, now), None
-    return counted, None
+    return counting.count(root, path, now), None
 
 
 def _in_the_way(root: int, path: str) -> bool:
