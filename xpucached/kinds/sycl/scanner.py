@@ -161,11 +161,11 @@ def _enter(look: ScanState, parent: int, name: str, owner: int) -> tuple[int, os
 
 
 def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
-    here = -1
     images: list[str] = []
-    try:
+    with contextlib.ExitStack() as opened:
         with _foreign(look, name):
             here, status = _enter(look, look.root, name, look.status.st_uid)
+            opened.callback(os.close, here)
             images = sorted(listing.names(here))
         if look.shut:
             yield from look.pass_before(look.shut[-1])
@@ -187,9 +187,6 @@ def _walk_device(look: ScanState, name: str) -> Iterator[Scan]:
                 look.unsettle(f"{name}/{below}/")
             if look.full:
                 yield look.part()
-    finally:
-        if here >= 0:
-            os.close(here)
 
 
 def _settled(device: int, image: str, rows: list[KnownEntry]) -> bool:
