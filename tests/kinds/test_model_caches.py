@@ -56,6 +56,11 @@ def test_all_files_of_a_directory_are_counted_with_when_one_was_last_used(place:
     assert measure(place).used == datetime.fromtimestamp(3000, UTC)
 
 
+def test_of_what_is_not_there_nothing_is_counted(place: Path) -> None:
+    found = measure(place / "none")
+    assert (found.state, found.owner, found.files, found.allocated) == (StoreState.MISSING, None, 0, 0)
+
+
 def test_a_time_to_come_is_now_and_an_empty_directory_was_never_used(place: Path) -> None:
     assert measure(place).used is None
     (place / "file").touch()

@@ -12,9 +12,24 @@ import pytest
 from tests.kinds.test_neo_readers import IP, RECORDED, notes
 from tests.support.builders import native
 from xpucached.binaries import zebin
-from xpucached.domain.stores import Lookups
-from xpucached.kinds import fs
-from xpucached.kinds.neo import counting, layout, level_zero, totals, trace
+from xpucached.domain.host import DriverFile
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import NoRecipe
+from xpucached.domain.stores import EntryId, FoundStore, Lookups, Store, StoreOrigin
+from xpucached.kinds import fs, listing
+from xpucached.kinds.neo import (
+    counting,
+    defects,
+    discovery,
+    layout,
+    level_zero,
+    reader,
+    rebuilder,
+    scanner,
+    totals,
+    trace,
+)
+from xpucached.kinds.neo.targets import NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -245,3 +260,76 @@ def test_options_of_any_length_are_read_in_one_go() -> None:
     options = "-ze-opt-level=O" * 100_000 + " "
     assert level_zero.given(options, "") is None
     assert level_zero.given("-a -ze-opt-level=O1-ze-opt-level=O2", "") == "-a -ze-opt-level=1-ze-opt-level=O2"
+
+
+# -- what is read, and what is not ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_entry_of_64_mib_is_read(tmp_path: Path, more: int) -> None:
+    path = tmp_path / ENTRY
+    path.touch()
+    os.truncate(path, (64 << 20) + more)
+    with fs.root_directory(os.fspath(tmp_path)) as (root, _):
+        assert reader._unread(root, ENTRY, path.stat()) == ((defects.LARGE, "") if more else None)
+
+
+def test_a_larger_one_holds_no_image_that_is_compiled_again(tmp_path: Path) -> None:
+    (tmp_path / ENTRY).touch()
+    os.truncate(tmp_path / ENTRY, (64 << 20) + 1)
+    assert rebuilder._image(EntryId(Store(NAME, tmp_path), EntryKey(ENTRY))) is NoRecipe.UNREADABLE
+
+
+@pytest.mark.parametrize(("age", "young"), [(-1, False), (0, True), (9.5, True), (10, False)])
+def test_what_was_written_ten_seconds_ago_is_not_being_written(tmp_path: Path, age: float, *, young: bool) -> None:
+    put(tmp_path, ENTRY, age=age)
+    assert reader._young((tmp_path / ENTRY).stat(), NOW) is young
+
+
+def test_a_file_that_claims_more_than_can_be_is_counted_as_far_as_the_catalog_counts(tmp_path: Path) -> None:
+    status = os.stat_result(
+        (0, 0, 0, 1, 0, 0, 1 << 63, 0, 0, 0),
+        {"st_blocks": 1 << 60, "st_atime_ns": 0, "st_mtime_ns": 0, "st_ctime_ns": 0},
+    )
+    entry = reader._described(Store(NAME, tmp_path), EntryKey(ENTRY), status, None, NOW)
+    assert (entry.size, entry.allocated) == ((1 << 63) - 1,) * 2
+
+
+@pytest.mark.parametrize(("seconds", "trusted"), [(1.9, False), (2.1, True)])
+def test_a_directory_is_trusted_two_seconds_after_its_last_change(
+    tmp_path: Path, seconds: float, *, trusted: bool
+) -> None:
+    put(tmp_path, f"2/5/{ENTRY}")
+    (tmp_path / "2" / "5" / ENTRY).write_bytes(native(300))
+    now = datetime.fromtimestamp((tmp_path / "2" / "5").stat().st_ctime + seconds, UTC)
+    found = FoundStore(Store(NAME, tmp_path), StoreOrigin.FOUND, "test")
+    (entry,) = (entry for part in scanner.parts(found, now, (), None) for entry in part.entries)
+    assert (entry.place is not None) is trusted
+
+
+def test_10000_files_that_were_left_behind_are_named_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put(tmp_path / "cache", "cl_cache.AbC123", age=3600)
+    with os.scandir(tmp_path / "cache") as listed:
+        (one,) = listed
+    monkeypatch.setattr(listing, "entries", lambda _: [one] * 10_001)
+    assert len(counted(tmp_path).litter) == 10_000
+
+
+def test_of_a_directory_64_names_tell_whether_it_is_a_store(tmp_path: Path) -> None:
+    for number in range(5):
+        for below in "0123456789abcdef":
+            put(tmp_path, f"{number}/{below}/x", 0)
+    assert len(discovery._directories(str(tmp_path))) == 64
+    for number in range(65):
+        put(tmp_path, f"0/0/{number}", 0)
+    assert len(discovery._names(str(tmp_path / "0" / "0"))) == 64
+
+
+@pytest.mark.parametrize(("size", "known"), [(32 * 255, False), (32 * 255 + 1, True)])
+def test_in_256_pieces_of_a_driver_a_variable_s_name_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, *, known: bool
+) -> None:
+    monkeypatch.setattr(discovery, "_PIECE", 32)
+    put(tmp_path, "libze_intel_gpu.so.1", size)
+    path = tmp_path / "libze_intel_gpu.so.1"
+    assert discovery._knows_switch(DriverFile(path, path, None, size, NOW, None, None)) is known

@@ -184,6 +184,23 @@ def test_so_many_names_and_so_deep_are_walked_and_no_more(
         walked(here)
 
 
+def test_an_entry_has_directories_16_deep_and_100000_names(
+    here: int, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deepest = place.joinpath(*"abcdefghijklmnop")
+    deepest.mkdir(parents=True)
+    assert len(walked(here)) == 16
+    (deepest / "q").mkdir()
+    with pytest.raises(OSError, match="nested deeper than 16"):
+        walked(here)
+    one = (here, "file", place.stat())
+    monkeypatch.setattr(folders, "_walk", lambda *_: [one] * 100_000)
+    assert len(walked(here)) == 100_000
+    monkeypatch.setattr(folders, "_walk", lambda *_: [one] * 100_001)
+    with pytest.raises(OSError, match="more than 100000 names"):
+        walked(here)
+
+
 def test_a_file_with_several_names_is_counted_as_its_share(here: int, place: Path) -> None:
     (place / "a").mkdir()
     (place / "a" / "file").write_bytes(bytes(8192))
@@ -242,3 +259,30 @@ def test_what_tells_64_mib_of_names_fills_a_part(tmp_path: Path) -> None:
     assert not walk.full
     walk.add(replace(entry("leaf/3"), constants=options))
     assert walk.full
+
+
+def test_a_part_has_a_thousand_entries(tmp_path: Path) -> None:
+    rows = [KnownEntry(EntryKey(f"{number:04}")) for number in range(1000)]
+    assert KnownCursor(rows).pass_before("")
+    rows.append(KnownEntry(EntryKey("1000")))
+    cursor = KnownCursor(rows)
+    assert not cursor.pass_before("")
+    assert len(cursor.passed) == 1000
+    cursor = KnownCursor(rows)
+    assert not cursor.leave_unread("")
+    assert len(cursor.shut_in) == 1000
+
+
+@pytest.mark.parametrize(("links", "characters", "noted"), [(3, 1025, True), (3, 1024, False), (2, 1025, False)])
+def test_a_file_of_three_names_tells_more_than_a_thousand_characters_once(
+    tmp_path: Path, links: int, characters: int, *, noted: bool
+) -> None:
+    found = FoundStore(Store(sycl.NAME, tmp_path), StoreOrigin.FOUND, "test")
+    walk = StoreWalk(found, AT, KnownCursor(()), quick=False, root=-1, status=tmp_path.stat())
+    status = os.stat_result((0, 7, 8, links, *[0] * 6))
+    walk.note_told(EntryKey("leaf/0"), status, characters)
+    assert walk.linked == ({(8, 7): "leaf/0"} if noted else {})
+    walk.linked = {(0, number): EntryKey("") for number in range(100_000 - 1)}
+    for number in range(2):
+        walk.note_told(EntryKey("leaf/0"), os.stat_result((0, number, 8, 3, *[0] * 6)), 1025)
+    assert len(walk.linked) == 1

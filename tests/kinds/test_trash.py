@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.kinds import fakes
 from tests.kinds.test_contract import LABEL, OLD, Filled
@@ -136,7 +137,7 @@ def test_what_the_disk_refuses_is_told_and_what_somebody_forged_is_not(
 # -- coming back ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["longer", "a directory", "a pipe", "gone"])
+@pytest.mark.parametrize("how", ["longer", "a directory", "a pipe", "a link", "gone"])
 def test_what_is_not_what_was_put_away_does_not_come_back(tmp_path: Path, how: str) -> None:
     filled, items = put_away(tmp_path)
     (file,) = (items[0] / trash.LEAF).iterdir()
@@ -147,6 +148,9 @@ def test_what_is_not_what_was_put_away_does_not_come_back(tmp_path: Path, how: s
             file.write_bytes(content + b"x")
         case "a directory":
             file.mkdir()
+        case "a link":
+            file.symlink_to(tmp_path / "aside")
+            (tmp_path / "aside").write_bytes(content)
         case "a pipe":
             # An empty one, as a file may be that was put away.
             label = items[0] / trash.ABOUT
@@ -253,3 +257,41 @@ def test_of_directories_only_an_empty_one_is_removed(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="not empty"):
             folders.unlink(directory, "full")
     assert [path.name for path in place.iterdir()] == ["full"]
+
+
+# -- a trash that somebody has filled ---------------------------------------------------------------------------------
+
+
+def test_a_trash_is_looked_at_in_a_hundred_pages_of_50000_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled, _ = put_away(tmp_path)
+    asked: list[int] = []
+
+    def names(_self: object, _home: int, _name: str, _device: int, most: int, _after: str = "") -> list[str]:
+        asked.append(most)
+        return ["none"] * most
+
+    monkeypatch.setattr(trash.TrashFolder, "names", names)
+    monkeypatch.setattr(trash.TrashFolder, "_described", lambda *_: ())
+    assert filled.trash.trash_size(filled.store) == 0
+    assert asked == [50_000] * 100
+
+
+def test_what_is_told_of_a_trash_has_64_million_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled, _ = put_away(tmp_path)
+    (one, *_) = filled.trash.trash(filled.store)
+    quarter = replace(one, detail="x" * (16 << 20), device="", driver="")
+    for more, shown in ((replace(quarter, detail=quarter.detail + "x"), 3), (quarter, 4)):
+        every = [quarter, quarter, quarter, more]
+        monkeypatch.setattr(trash.TrashFolder, "_there", lambda *_, every=every: every)
+        assert len(filled.trash.trash(filled.store)) == shown
+    monkeypatch.setattr(trash.TrashFolder, "_there", lambda *_: [one] * 50_001)
+    assert len(filled.trash.trash(filled.store)) == 50_000
+
+
+def test_a_thousand_names_of_an_item_are_looked_at(tmp_path: Path) -> None:
+    for number in range(1001):
+        (tmp_path / str(number)).touch()
+    with fs.folder(str(tmp_path)) as leaf:
+        assert len(trash._files(leaf, lambda _: True)) == 1000
