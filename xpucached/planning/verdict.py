@@ -184,7 +184,7 @@ def _judge_cached(models: Sequence[ModelStatus], on: str) -> tuple[Verdict, str]
 
 
 def _of(some: int, total: int) -> str:
-    return f"{some} of {_count(total, 'model')} {'is' if some == 1 else 'are'}"
+    return f"{some} of {_count(total, 'model')} {'is' if 1 in {some, total} else 'are'}"
 
 
 def _count(number: int, thing: str) -> str:

@@ -481,6 +481,7 @@ def statuses(*states: Warmth) -> list[ModelStatus]:
             Verdict.WARMING,
             "Warming: 0 of 3 models are warm for driver 2; m1 is under way",
         ),
+        (host(NEW), [Warmth.WARMING], Verdict.WARMING, "Warming: 0 of 1 model is warm for driver 2; m1 is under way"),
         (
             host(NEW),
             [Warmth.UNKNOWN],
