@@ -49,18 +49,21 @@ def mounted(mounts: Path = _MOUNTS) -> dict[str, Mount]:
 
 def listed(mounts: Path = _MOUNTS) -> dict[str, Mount]:
     """Return what is mounted, by place.  Raises OSError."""
-    text = mounts.read_bytes().decode("utf-8", "surrogateescape")
-    found: dict[str, Mount] = {}
-    # Names of directories stand there, in which all other ends of lines may be.
-    for line in text.split("\n"):
-        head, _, tail = line.partition(" - ")
-        fields = head.split(" ")
-        if len(fields) < 5 or not tail:  # noqa: PLR2004 - the fifth is the place
-            continue
-        root, place = (_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), one) for one in fields[3:5])
-        # The last of several that are mounted in one place hides the others.
-        found[place] = Mount(fields[2], tail.split(" ")[0], root)
-    return found
+    # The last of several that are mounted in one place hides the others.
+    return dict(lines(mounts))
+
+
+def lines(mounts: Path) -> Iterator[tuple[str, Mount]]:
+    """Yield where what is mounted, in the kernel's order.  Raises OSError."""
+    with mounts.open("rb") as stream:
+        # Names of directories stand there, in which all other ends of lines may be.
+        for line in stream:
+            head, _, tail = line.decode("utf-8", "surrogateescape").removesuffix("\n").partition(" - ")
+            fields = head.split(" ")
+            if len(fields) < 5 or not tail:  # noqa: PLR2004 - the fifth is the place
+                continue
+            root, place = (_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), one) for one in fields[3:5])
+            yield place, Mount(fields[2], tail.split(" ")[0], root)
 
 
 def at(path: str, found: Mapping[str, Mount]) -> Mount:

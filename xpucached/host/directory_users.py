@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import mounts
 from xpucached.host import process_times
@@ -13,6 +14,9 @@ from xpucached.host.digests import told_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+
+_MOST: Final = 32 << 20
+"""Characters of what is mounted elsewhere, that are kept: any user has namespaces, with 100,000 mounts in each."""
 
 
 def users(places: Collection[Path]) -> Mapping[Path, str]:
@@ -24,16 +28,24 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
     found: dict[Path, str] = {}
     if not places:
         return found
-    here = mounts.listed()
+    here, kept = mounts.listed(), 0
     seen = {_mounts_of("self"): here}
     known = [(place, f"{place}/", mounts.inside(os.fspath(place), here)) for place in places]
+    devices = {device for _, _, (device, _) in known}
     for pid in process_times.pids():
         if pid == os.getpid():
             continue
         with others():
             whose = _mounts_of(str(pid))
             if whose not in seen:
-                seen[whose] = mounts.listed(Path(f"/proc/{pid}/mountinfo"))
+                its = seen[whose] = {}
+                for point, mount in mounts.lines(Path(f"/proc/{pid}/mountinfo")):
+                    # Below another file system a path is taken for one of these then: rather too many are in use.
+                    if mount.device in devices:
+                        its[point] = mount
+                        kept += len(point) + len(mount.root)
+                    if kept > _MOST:
+                        raise OSError(errno.ENOMEM, "too much is mounted in namespaces of programs")
             for path in _used(f"/proc/{pid}"):
                 used = f"{os.fsdecode(path)}/"
                 device, below = mounts.inside(used, seen[whose])

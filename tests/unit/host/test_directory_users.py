@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xpucached.host import directory_users
+from xpucached.host import directory_users, process_times
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,3 +50,28 @@ def test_a_directory_of_which_a_program_has_a_file_mapped_is_in_use(tmp_path: Pa
         finally:
             program.communicate()
     assert f"(process {program.pid})" in found.get(place, "")
+
+
+@pytest.mark.flow
+def test_of_what_programs_have_mounted_elsewhere_no_more_is_kept_than_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
+    place.mkdir()
+    elsewhere.mkdir()
+    script = 'mount --bind "$1" "$2" && cd "$2" && echo there && exec cat'
+    words = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(place), str(elsewhere)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as program:
+        try:
+            assert program.stdout is not None
+            if program.stdout.readline() != b"there\n":
+                pytest.skip("no program may have mounts of its own here")
+            assert f"(process {program.pid})" in directory_users.users({place}).get(place, "")
+            # What does not fit could be what uses it.
+            monkeypatch.setattr(directory_users, "_MOST", 10)
+            with pytest.raises(OSError, match="too much is mounted"):
+                directory_users.users({place})
+            monkeypatch.setattr(process_times, "pids", lambda: [os.getppid()])
+            assert directory_users.users({place}) == {}
+        finally:
+            program.communicate()
