@@ -13,6 +13,7 @@ from xpucached.bundle.revocations import revocations
 from xpucached.domain.bundles import HOST_KEYS, KeyReport
 from xpucached.errors import AlreadyThere, Conflict, DiskError, Revoked
 from xpucached.printing import quoted
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from xpucached.bundle.layout import Descriptor
@@ -25,9 +26,9 @@ PASSWORD: Final = "XPUCACHED_SIGNING_PASSWORD"  # noqa: S105 - the variable's na
 
 
 def key_folders() -> tuple[Path, ...]:
-    """Return where keys lie that are trusted: the host's, and this user's."""
-    home = os.environ.get("XDG_CONFIG_HOME", "")
-    base = Path(home) if home.startswith("/") else Path.home() / ".config"
+    """Return where keys lie that are trusted: the host's, and this user's.  Raises `SettingsError`."""
+    named = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(named) if named.startswith("/") else loading.home(os.environ) / ".config"
     return (HOST_KEYS, base / "xpucached" / "trust.d")
 
 

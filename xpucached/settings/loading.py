@@ -122,11 +122,22 @@ def _digest(text: str) -> str:
 # -- where things are ---------------------------------------------------------------------------------------------
 
 
+def home(environ: Mapping[str, str]) -> Path:
+    """Return our user's home directory.  Raises `SettingsError` where nothing says which one that is."""
+    named = environ.get("HOME", "")
+    if named.startswith("/"):
+        return Path(named)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        message = f"user {os.getuid()} has no account here, and HOME names no directory"
+        raise SettingsError(message, hint="set HOME to a directory that belongs to that user") from None
+
+
 def _places(*, user: bool, environ: Mapping[str, str]) -> _Places:
     """Follow the XDG base directories or the host's, and systemd where it made directories for us."""
     if user:
-        home = environ.get("HOME", "")
-        base = Path(home) if home.startswith("/") else Path(pwd.getpwuid(os.getuid()).pw_dir)
+        base = home(environ)
 
         def xdg(variable: str, otherwise: Path) -> Path:
             # The specification says that a relative value is to be ignored.

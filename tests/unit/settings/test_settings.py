@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from tests import REPOSITORY
 from xpucached import answers, mounts, quantities, sockets
+from xpucached.bundling import signing
 from xpucached.daemon import main as daemon
 from xpucached.domain.bounds import Duration, Whole
 from xpucached.domain.names import KindName
@@ -147,6 +148,19 @@ def test_without_home_the_password_file_tells() -> None:
     found = loading.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "relative"})
 
     assert found.paths.state == Path(pwd.getpwuid(os.getuid()).pw_dir, ".local/state/xpucached")
+
+
+def test_without_home_and_an_account_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as any number."""
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    for name in ("HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for asked in (lambda: loading.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r"}), signing.key_folders):
+        with pytest.raises(SettingsError, match="user 4000000000 has no account here") as caught:
+            asked()
+        assert "set HOME" in caught.value.hint
+    monkeypatch.setenv("HOME", "/home/me")
+    assert signing.key_folders()[1] == Path("/home/me/.config/xpucached/trust.d")
 
 
 def test_without_a_runtime_directory_a_socket_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
