@@ -49,7 +49,11 @@ _OWN_OPTIONS: Final = "its build options may say something of this host"
 
 
 class Nothing(NotFound):
-    """There is nothing to export."""
+    """There is nothing to export, but for what is left out."""
+
+    def __init__(self, message: str, *, hint: str = "", skipped: Mapping[str, int] | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.skipped = dict(skipped or {})
 
 
 class _Export:
@@ -269,9 +273,8 @@ def export(order: ExportBundle, progress: Progress) -> ExportReport:
         if recipes is not None:
             made.append(recipes)
         if not made:
-            raise (DiskError if _UNREAD in export_.skipped else Nothing)(
-                f"nothing can travel: {_words(export_.skipped)}"
-            )
+            message = f"nothing can travel: {_words(export_.skipped)}"
+            raise DiskError(message) if _UNREAD in export_.skipped else Nothing(message, skipped=export_.skipped)
         sign_all(layout, made, key)
         layout.finish()
     made_bundle = members.opened(order.dest)

@@ -68,8 +68,8 @@ def _sent(where: str, settings: Settings, progress: Progress) -> PushReport:
         made = folder / _BUNDLE
         try:
             exported = exporting.export(ExportBundle(made, made_here=True, sign=os.fspath(key)), progress)
-        except exporting.Nothing:
-            return PushReport(where, "", 0, 0, 0, 0, 0)
+        except exporting.Nothing as nothing:
+            return PushReport(where, "", 0, 0, 0, 0, 0, nothing.skipped)
         return replace(registries.push(PushBundle(made, where, if_changed=True), progress), skipped=exported.skipped)
 
 

@@ -84,8 +84,9 @@ def _fetched(one: FetchedBundle) -> str:
 
 def _pushed(of: PushReport) -> str:
     if not of.digest:
-        return f"nothing was compiled here from recipes for this driver: nothing was sent to {plain(of.reference)}"
-    if of.sent + of.mounted + of.present:
+        what = "nothing can travel of what" if of.skipped else "nothing"
+        words = f"{what} was compiled here from recipes for this driver: nothing was sent to {plain(of.reference)}"
+    elif of.sent + of.mounted + of.present:
         mounted = f", {of.mounted} linked from another repository" if of.mounted else ""
         words = (
             f"pushed {of.digest} to {plain(of.reference)}\n"

@@ -124,6 +124,21 @@ def test_how_it_ended_is_remembered(state: Path, home: Path, monkeypatch: pytest
     assert [path.name for path in state.iterdir()] == [pushes.NAME]
 
 
+def test_what_was_left_out_is_told_where_nothing_is_left(
+    state: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: object) -> ExportReport:
+        raise exporting.Nothing("nothing can travel", skipped={"another program lies there": 2})
+
+    configured(home, PLACE)
+    (home / ".config/xpucached/push.key").touch()
+    monkeypatch.setattr(exporting, "export", nothing)
+    said = report(sending.send(lambda *_: None), TextStyle(NOW))
+    assert "nothing was compiled here" not in said
+    assert "left out: 2 entries: another program lies there" in said
+    assert pushes.last(state) is not None
+
+
 def test_each_user_of_each_host_may_have_a_place_of_its_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(home.rglob("*"))
     user, host = pwd.getpwuid(os.geteuid()).pw_name, os.uname().nodename.casefold()
