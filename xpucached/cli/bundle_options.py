@@ -109,7 +109,9 @@ def _packs(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--compression", choices=[each.value for each in Compression], help="default: zstd if it is installed, or gzip"
     )
-    one.add_argument("--sign", metavar="KEY", help="sign it with the key in this file (XPUCACHED_SIGNING_KEY)")
+    one.add_argument(
+        "--sign", type=values.name, metavar="KEY", help="sign it with the key in this file (XPUCACHED_SIGNING_KEY)"
+    )
 
 
 def came_from(

@@ -98,10 +98,14 @@ def test_what_is_missing_and_what_there_is_instead_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [["--of", "", "evict"], ["evict", "--of="], ["evict", "--bundle", ""], ["ls", "--bundle="]]
+    "line",
+    [
+        *(["--of", "", "evict"], ["evict", "--of="], ["evict", "--bundle", ""], ["ls", "--bundle="]),
+        *(["bundle", "export", "dest", "--sign", ""], ["bundle", "merge", "a", "b", "--sign="]),
+    ],
 )
 def test_a_name_that_is_empty_is_not_everybody(line: list[str]) -> None:
-    """As of a variable that is not set: nobody means all users then, or all bundles."""
+    """As of a variable that is not set: nobody means all users then, all bundles, or no signature."""
     with pytest.raises(RequestError, match="expected a name"):
         arguments.parse(line)
 
