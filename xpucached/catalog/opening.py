@@ -159,7 +159,7 @@ def connect(path: Path, *, whole: bool = False, damaged: str | None = None, gues
     """
     with refusing(path):
         # What was made since one was set aside may be whole.
-        if setting_aside.unread(path) or damaged is None:
+        if setting_aside.unread(path, guest=guest) or damaged is None:
             try:
                 return _open(path, whole=whole)
             except Exception as error:

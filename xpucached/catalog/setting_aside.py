@@ -63,10 +63,10 @@ def is_marked(one: Path) -> bool:
     return os.path.lexists(_beside(one))
 
 
-def unread(path: Path) -> tuple[Path, ...]:
+def unread(path: Path, *, guest: bool = False) -> tuple[Path, ...]:
     """Return what was set aside of a catalog and is still to be taken over, the oldest first.
 
-    Who was killed while that was set aside has its journal follow.
+    Who was killed while that was set aside has its journal follow.  To a ``guest`` every mark is one of who is at it.
     """
     names = os.listdir(path.parent) if path.parent.is_dir() else []
     begin = f"{path.name}.{CORRUPT}-"
@@ -75,7 +75,7 @@ def unread(path: Path) -> tuple[Path, ...]:
     for aside in map(path.with_name, marked):
         if os.path.lexists(aside):
             found.append(aside)
-        else:
+        elif not guest:
             # It was not moved, or somebody has seen to it.
             unmark(aside)
     if found and not os.path.lexists(path):

@@ -194,6 +194,22 @@ def test_a_command_beside_a_daemon_sets_nothing_aside(path: Path) -> None:
     assert names(path) == ["net", "second"]
 
 
+def test_a_command_that_comes_just_then_takes_no_mark_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def slow(one: Path, to: Path) -> object:
+        with pytest.raises(CatalogError):
+            Catalog.open(path, guest=True)
+        rename(one, to)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", slow)
+        with pytest.raises(Killed):
+            Catalog.open(path)
+    assert names(path) == ["net", "second"]
+
+
 def test_a_mark_of_what_somebody_has_removed_goes(path: Path) -> None:
     aside = path.with_name(f"{path.name}.{setting_aside.CORRUPT}-1")
     setting_aside.mark(aside)
