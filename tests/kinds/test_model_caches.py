@@ -156,6 +156,16 @@ def test_a_directory_is_called_by_its_name_or_by_a_path(key: str, *, known: bool
     assert model_caches._is_place(key.split("/")) is known
 
 
+def test_a_time_from_the_future_is_no_use_since_it_was_looked_at(tmp_path: Path) -> None:
+    """A compiler wrote it while the clock was ahead; it may go at once where the policy says no grace."""
+    path = tmp_path / "models" / "net"
+    path.mkdir(parents=True)
+    (path / "0.so").touch()
+    os.utime(path / "0.so", (time.time() + 9000, time.time() + 9000))
+    take(path.parent, path, NOTE, measure(path).used)
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_directory_goes_as_a_whole_and_comes_back(place: Path, *, ours: bool) -> None:
     root = place / "data" / "models"
