@@ -88,18 +88,20 @@ def read_users(config: Settings, before: Mapping[ModelName, str]) -> ManagedUser
     if problems:
         named = {**before, **named}
     numbers: dict[str, int] = {}
-    for name in dict.fromkeys(named.values()):
-        with contextlib.suppress(KeyError, ValueError):
+    strangers: dict[str, Problem] = {}
+    for where, name in (
+        *(("a model file", one) for one in named.values()),
+        *(("workers.include", one) for one in config.workers.include),
+    ):
+        try:
             numbers[name] = user(name).pw_uid
-    strangers = tuple(
-        Problem("no-such-user", f"a model file names the user {name}, whom nobody knows", "correct the file")
-        for name in dict.fromkeys(named.values())
-        if name not in numbers
-    )
+        except (KeyError, ValueError):
+            message = f"{where} names the user {name}, whom nobody knows"
+            strangers.setdefault(name, Problem("no-such-user", message, "correct it, or see: getent passwd"))
     owners = {model: numbers[name] for model, name in named.items() if name in numbers}
     people = managed_users(config.workers, numbers, host_daemon=os.getuid())
     outdated = loading.outdated(config, "systemctl reload xpucached")
-    return ManagedUsers(people, named, owners, (*problems, *strangers, *outdated))
+    return ManagedUsers(people, named, owners, (*problems, *strangers.values(), *outdated))
 
 
 def user(name: str) -> pwd.struct_passwd:

@@ -460,6 +460,18 @@ def test_a_configuration_that_changed_since_is_said_not_to_be_in_effect(tmp_path
     go(one, work)
 
 
+def test_a_name_in_the_configuration_that_nobody_has_is_told(tmp_path: Path) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one.settings = replace(
+        one.settings, workers=replace(one.settings.workers, include=("nobody", "no-such-user", "a\0"))
+    )
+    go(one, one.meet)
+    assert [(problem.code, problem.message) for problem in one.status(None).problems] == [
+        ("no-such-user", f"workers.include names the user {name}, whom nobody knows")
+        for name in ("no-such-user", "a\0")
+    ]
+
+
 def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(tmp_path: Path) -> None:
     account = next(one for one in pwd.getpwall() if one.pw_uid not in {0, OURS} and one.pw_uid < 500)
     models = tmp_path / "models.d"
