@@ -354,3 +354,11 @@ def test_whose_programs_are_judged() -> None:
     assert images.is_intel("Intel(R) OpenCL")
     assert images.is_intel("INTEL")
     assert not images.is_intel("NVIDIA CUDA")
+
+
+def test_4096_kernels_of_an_image_are_named_and_a_mebibyte_of_names() -> None:
+    names = [f"k{number}" for number in range(4097)]
+    assert [one.name for one in images.kernels(spirv(*names))] == names[:4096]
+    sixteenth = [chr(ord("a") + number) * (1 << 16) for number in range(16)]
+    assert len(images.kernels(spirv(*sixteenth))) == 16
+    assert len(images.kernels(spirv(*sixteenth, "q"))) == 16

@@ -120,6 +120,9 @@ def test_a_trace_may_be_as_long_as_its_bound(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(trace, "LONGEST", len(TRACE) - 1)
     with pytest.raises(ValueError, match="too long"):
         trace.read(TRACE)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="too long"):
+        trace.read(bytes((1 << 20) + 1))
 
 
 def _compiler(text: bytes, size: int, modified: int) -> bytes:
@@ -136,14 +139,13 @@ def test_a_compiler_is_its_size_its_time_and_what_it_says_of_itself() -> None:
             trace.read(_compiler(b"(null)", size, modified))
 
 
-def test_so_many_inputs_are_remembered_and_then_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "_REMEMBERED", 3)
+def test_16_inputs_are_remembered_and_then_none() -> None:
     maker, read = trace.KeyMaker(), trace.read(TRACE)
     remembered = []
-    for number in range(5):
+    for number in range(18):
         maker.key(read, bytes([number]), IP)
         remembered.append(len(maker._begun))
-    assert remembered == [1, 2, 3, 1, 2]
+    assert remembered == [*range(1, 17), 1, 2]
 
 
 def test_only_the_zero_that_the_driver_added_to_a_text_goes() -> None:
@@ -177,6 +179,7 @@ def test_what_the_driver_moved_among_its_own_options_is_put_back_once() -> None:
     assert level_zero.given("-g", large) == "-g-ze-opt-large-register-file"
     assert level_zero.given(f"-g {large}", large) == f"-g {large}"
     assert level_zero.given("-g", f"{large}-more") == "-g"
+    assert level_zero.given("-ze-opt-level=O2", "") == "-ze-opt-level=2 "
 
 
 # -- what the driver counts -------------------------------------------------------------------------------------------

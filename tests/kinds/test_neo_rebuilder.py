@@ -10,6 +10,7 @@ import resource
 import shutil
 import stat
 import struct
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -357,7 +358,8 @@ def test_a_store_in_which_nobody_wrote_yet_is_counted_by_the_first_who_does(
 def test_while_a_program_writes_nothing_is_put_there(
     store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebuilder, "_TRIES", 2)
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
     recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
     (store.root / TEXT).unlink()
     before = sorted(path.name for path in store.root.iterdir())
@@ -365,6 +367,7 @@ def test_while_a_program_writes_nothing_is_put_there(
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="holds the lock"):
             rebuilder.publish(recipe, BY_OPENCL, content)
+    assert 5 < sum(waited) < 10
     assert not (store.root / TEXT).exists()
     assert sorted(path.name for path in store.root.iterdir()) == before
 

@@ -82,6 +82,17 @@ def test_each_file_of_a_program_is_waited_for(
     assert {"0.bin", "0.src"} <= {path.name for path in waited}
 
 
+def test_32_programs_are_waited_for_together(sycl_store: SyclStore) -> None:
+    sycl_store.add()
+    recipe = recipe_of(sycl_store)
+    with recipes.LeafBatch(sycl_store.root) as batch:
+        for _ in range(31):
+            batch.add(recipe, NEW, native(300))
+        assert not batch._syncing
+        batch.add(recipe, NEW, native(300))
+        assert (len(batch._syncing), batch._descriptors) == (1, [])
+
+
 def test_who_removed_what_was_beside_is_told_of(sycl_store: SyclStore) -> None:
     sycl_store.add()
     with recipes.LeafBatch(sycl_store.root) as batch:

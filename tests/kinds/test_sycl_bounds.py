@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.kinds.test_sycl_damage import look
-from tests.kinds.test_sycl_runtimes import NOWHERE, library, marked
+from tests.kinds.test_sycl_runtimes import NOWHERE, found, library, marked
 from tests.kinds.test_sycl_structure import SYMBOLS, content, field, program
 from tests.unit.catalog.test_catalog import entry
+from xpucached.domain.activity import FileAct, FileEvent, Program
 from xpucached.domain.defects import RepairAction
 from xpucached.domain.models import Workload
 from xpucached.domain.names import EntryKey
@@ -23,7 +25,17 @@ from xpucached.domain.stores import FoundStore, Store, StoreOrigin
 from xpucached.domain.trash import Repair, TrashLabel
 from xpucached.kinds import fs, sycl
 from xpucached.kinds.known_cursor import KnownCursor
-from xpucached.kinds.sycl import blocking, entry_format, following, locks, preflight, remover, structure, trash_files
+from xpucached.kinds.sycl import (
+    activity,
+    blocking,
+    entry_format,
+    following,
+    locks,
+    preflight,
+    remover,
+    structure,
+    trash_files,
+)
 from xpucached.kinds.sycl import runtimes as installed
 from xpucached.kinds.sycl.scan_state import ScanState
 from xpucached.kinds.sycl.slots import Slot, SlotNumbers
@@ -114,11 +126,49 @@ def test_200_gaps_of_a_leaf_are_closed_at_a_time(sycl_store: SyclStore, monkeypa
 
 @pytest.mark.parametrize(("count", "kept"), [(200, 200), (201, 200)])
 def test_of_removals_that_were_cut_short_200_are_finished_after_a_look(tmp_path: Path, count: int, kept: int) -> None:
-    found = FoundStore(Store(sycl.NAME, tmp_path), StoreOrigin.FOUND, "test")
-    state = ScanState(found, NOW, KnownCursor(()), quick=False, root=-1, status=tmp_path.stat())
+    store = FoundStore(Store(sycl.NAME, tmp_path), StoreOrigin.FOUND, "test")
+    state = ScanState(store, NOW, KnownCursor(()), quick=False, root=-1, status=tmp_path.stat())
     for number in range(count):
         state.claim(EntryKey(f"{KEY}/{number}"))
     assert (state.left, len(state.ours), len(set(state.ours))) == (count, kept, kept)
+
+
+@pytest.mark.parametrize(("seconds", "trusted"), [(1.9, False), (2.1, True)])
+def test_a_directory_is_trusted_two_seconds_after_its_last_change(
+    sycl_store: SyclStore, seconds: float, *, trusted: bool
+) -> None:
+    place = sycl_store.add().leaf
+    changed = max(one.stat().st_ctime for one in (place, *place.parents[:3]))
+    store = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "test")
+    every = sycl.scanner.parts(store, datetime.fromtimestamp(changed + seconds, UTC), [], None)
+    assert [entry.place is not None for part in every for entry in part.entries] == [trusted]
+
+
+@pytest.mark.parametrize("length", [4096, 4097])
+def test_a_device_s_name_has_4096_bytes_at_most(sycl_store: SyclStore, length: int) -> None:
+    others = sum(len(text) + 1 for name, text in sycl_store.defaults.items() if name != "device")
+    sycl_store.add(device="x" * (length - others))
+    (entry,) = look(sycl_store.root).entries
+    assert (entry.environment is not None) == (length == 4096)
+
+
+def test_what_an_entry_said_of_its_device_holds_for_what_is_compiled_from_source(sycl_store: SyclStore) -> None:
+    damaged = sycl_store.add()
+    sycl_store.add(slot=1, size=300)
+    # Only the first slot would be asked again.
+    damaged.src.write_bytes(b"")
+    device = damaged.leaf.relative_to(sycl_store.root).parts[0]
+    made = sycl_store.root / "ext_kernel_compiler" / device / "1" / "2"
+    made.mkdir(parents=True)
+    shutil.copy(damaged.bin, made)
+    entries = {one.id.key.partition("/")[0]: one for one in look(sycl_store.root).entries if one.environment}
+    assert entries["ext_kernel_compiler"].environment == entries[device].environment
+
+
+def test_a_source_of_64_mib_is_read_and_no_larger_one(leaf: int, tmp_path: Path) -> None:
+    (tmp_path / "0.src").touch()
+    os.truncate(tmp_path / "0.src", (64 << 20) + 1)
+    assert trash_files._content(leaf, "0") is None
 
 
 # -- what stands in the way, and locks --------------------------------------------------------------------------------
@@ -244,12 +294,22 @@ def test_a_program_finds_eight_runtimes_and_a_host_has_four_folders(
     assert installed.folders(work, {}) == tuple(beside[:4])
 
 
-@pytest.mark.parametrize(("depth", "found"), [(8, True), (9, False)])
-def test_a_program_is_looked_for_as_deep_as_one_can_be(tmp_path: Path, depth: int, *, found: bool) -> None:
+def test_64_runtimes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = library(tmp_path)
+    for known, ask in (("_KNOWN", lambda: found(tmp_path)), ("_GENERATIONS", lambda: installed.generation(path))):
+        for before, after in ((63, 64), (64, 1)):
+            there = dict.fromkeys(range(before), "")
+            monkeypatch.setattr(installed, known, there)
+            ask()
+            assert len(there) == after
+
+
+@pytest.mark.parametrize(("depth", "kept"), [(8, True), (9, False)])
+def test_a_program_is_looked_for_as_deep_as_one_can_be(tmp_path: Path, depth: int, *, kept: bool) -> None:
     place = tmp_path.joinpath(*map(str, range(depth)))
     place.mkdir(parents=True)
     (place / "0.bin").touch()
-    assert preflight._keeps(str(tmp_path)) is found
+    assert preflight._keeps(str(tmp_path)) is kept
 
 
 # -- what a runtime tells ---------------------------------------------------------------------------------------------
@@ -262,3 +322,21 @@ def test_of_a_line_16_paths_are_read_each_as_long_as_one_can_be() -> None:
     for length in (4096, 4097):
         root = "/" + "x" * (length - 1)
         assert following._roots(f"{line}{root}/{KEY}/0.bin;") == ([Path(root)] if length == 4096 else [])
+
+
+def test_a_thousand_stores_and_ten_thousand_threads_are_told_apart() -> None:
+    follower = following.follow()
+    for number in range(1001):
+        follower.take(f"[Persistent Cache]: using cached device binary: /c/store{number}/{KEY}/0.bin;", 0.0)
+    assert len(follower.told().stores) == 1000
+    for number in range(10_001):
+        follower.take(f"[In-Memory Cache][Thread Id:{number}]: Program inserted.", 0.0)
+    assert len(follower._waiting) == 10_000
+
+
+@pytest.mark.parametrize("count", [9_999, 10_000])
+def test_ten_thousand_halves_of_loads_are_remembered(count: int) -> None:
+    halves = frozenset((Path("/s"), EntryKey(str(number)), 7, NOW) for number in range(count))
+    read = FileEvent(Path("/s"), f"{KEY}/0.src", FileAct.READ, 7, 0.0)
+    app = Program(7, NOW, 1000, "app", "app", "", libraries=("libsycl.so.8",))
+    assert len(activity.interpret([(read, app)], NOW, halves).halves) == 10_000

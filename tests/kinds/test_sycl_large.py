@@ -86,6 +86,12 @@ def test_a_large_leaf_is_judged_in_parts_as_at_once(store: SyclStore, monkeypatc
 
 
 @pytest.mark.usefixtures("bounded")
+def test_a_whole_look_has_the_entries_of_all_its_parts(store: SyclStore) -> None:
+    found = FoundStore(Store(sycl.NAME, store.root), StoreOrigin.FOUND, "test")
+    assert len(sycl.scanner.scan(found, datetime.now(UTC), {}, None).entries) == 39 + 15 + 12
+
+
+@pytest.mark.usefixtures("bounded")
 def test_what_is_kept_of_each_slot_is_bounded(store: SyclStore) -> None:
     leaf = next(store.root.glob("[0-9]*/*/*/*/39.bin")).parent
     descriptor = os.open(leaf, os.O_RDONLY)
