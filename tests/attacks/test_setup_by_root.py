@@ -52,13 +52,17 @@ def test_nor_does_what_everybody_can_change(attacker: User, common: Path, progra
         installation.check(place, programs, remove=False)
 
 
-def test_nor_does_a_link_to_what_another_user_made(attacker: User, programs: Path) -> None:
+@pytest.mark.parametrize("more", [0, 39])
+def test_nor_does_a_link_to_what_another_user_made(attacker: User, programs: Path, more: int) -> None:
     theirs = attacker.home / "xpucached"
     theirs.write_text("#!/bin/sh\n")
     theirs.chmod(0o755)
     attacker.home.chmod(0o755)
     (programs / "xpucached").unlink()
-    (programs / "xpucached").symlink_to(theirs)
+    links = [programs / "xpucached", *(programs / str(number) for number in range(more))]
+    for link, target in zip(links, [*links[1:], theirs], strict=True):
+        link.symlink_to(target)
+    assert links[0].read_text()
     place = installation.Place.of(user=False, root=None, environ={})
     with pytest.raises(Conflict, match="can be changed by others"):
         installation.check(place, programs, remove=False)

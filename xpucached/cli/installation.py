@@ -208,7 +208,7 @@ def _foreign(bin_: Path) -> Path | None:
 
 def _ways(path: Path) -> Iterator[Path]:
     """Yield a path, and each to which a link on the way leads: that may be another user's, wherever the last leads."""
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MOST_LINKS + 1):
         yield path
         link = next((one for one in (*reversed(path.parents), path) if one.is_symlink()), None)
         if link is None:
