@@ -15,7 +15,6 @@ from xpucached.host.roots import HERE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
-    from pathlib import Path
 
     from xpucached.domain.host import DriverAnswer, DriverFile, ProbeReport
     from xpucached.host.roots import HostRoots
@@ -54,16 +53,12 @@ def survey(
     )
 
 
-def reached_otherwise(known: Host, present: Sequence[Device]) -> bool:
-    """Return whether GPUs came or went since a look at a host, or programs can reach others of them: drivers tell."""
-    shut = [one.message for one in known.problems if one.code == _SHUT]
-    before = {(*_place(one), any(text.startswith(f"GPU {one.pci_address} ") for text in shut)) for one in known.devices}
-    now = {(*_place(one), any(problem.code == _SHUT for problem in _wrong(one))) for one in present}
-    return {one for one in before if one[0]} != now
-
-
-def _place(device: Device) -> tuple[str | None, str | None, Path | None]:
-    return device.pci_address, device.kernel_driver, device.render_node
+def reach(present: Iterable[Device]) -> frozenset[tuple[object, ...]]:
+    """Return which GPUs are there, and whether programs can reach them: what a driver says hangs on that."""
+    return frozenset(
+        (one.pci_address, one.kernel_driver, one.render_node, any(problem.code == _SHUT for problem in _wrong(one)))
+        for one in present
+    )
 
 
 def _devices(present: Sequence[Device], answers: Sequence[DriverAnswer]) -> tuple[Device, ...]:

@@ -72,7 +72,7 @@ class Surveyor:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._surveying = asyncio.Lock()
-        self._answered: dict[str, bool] = {}  # by driver: whether it answered for good when it was last asked
+        self._answered: dict[str, tuple[frozenset[tuple[object, ...]], bool]] = {}  # what each met, if it answered
         self._missing: dict[str, float] = {}  # by driver: since when a device of it is missing
         self._watched: tuple[Mapping[str, str], ...] = ()
 
@@ -186,9 +186,10 @@ class Surveyor:
             and old.variables == given
             and old.stamp == stamp(files, gpu_devices.kernel())
             and old.boot == gpu_devices.boot_id()
-            and not survey.reached_otherwise(old, await asyncio.to_thread(gpu_devices.gpus))
         )
-        known = self._answered.get(id_) if retry else id_ in self._answered
+        reach = survey.reach(await asyncio.to_thread(gpu_devices.gpus))
+        last = self._answered.get(id_)
+        known = last is not None and last[0] == reach and (last[1] or not retry)
         if old is not None and same and known and not force:
             return old
         now = self._context.clock()
@@ -202,7 +203,7 @@ class Surveyor:
             found = replace(found, devices=old.devices, environments=old.environments)
         elif old is not None and self._in_transit(id_, old, found):
             found = replace(found, devices=old.devices, environments=old.environments)
-        self._answered[id_] = not failed and id_ not in self._missing
+        self._answered[id_] = reach, not failed and id_ not in self._missing
         return found
 
     def _in_transit(self, id_: str, old: Host, found: Host) -> bool:

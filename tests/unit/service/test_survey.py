@@ -119,6 +119,34 @@ def test_a_driver_that_did_not_answer_is_asked_again_by_looks_alone(
         assert asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {})))) == [1, 1, 2, 2, 3]
 
 
+def test_a_driver_that_does_not_answer_for_another_gpu_is_not_asked_at_each_look(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said of the one before stays known, and is no sign that something has changed since it was asked."""
+    asked: list[Mapping[str, str]] = []
+    gpu = Device("A770", Architecture("acm-g10"), "0000:03:00.0", "0x56a0", "xe", render_node=tmp_path / "renderD128")
+
+    def ask(variables: Mapping[str, str], *_: object) -> ProbeReport:
+        asked.append(variables)
+        return ProbeReport(problems=(Problem("probe-hung", "it said nothing"),) if len(asked) > 1 else ())
+
+    monkeypatch.setattr(driver_probe, "ask", ask)
+    monkeypatch.setattr(survey, "driver_files", lambda _: ())
+
+    async def counted(surveyor: Surveyor) -> list[int]:
+        found = []
+        for here in (gpu, replace(gpu, kernel_driver="vfio-pci")):
+            for module in (gpu_devices, host_survey):
+                monkeypatch.setattr(module, "gpus", lambda *_, here=here: (here,))
+            for retry in (False, False, True):
+                await surveyor.survey(retry=retry)
+                found.append(len(asked))
+        return found
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        assert asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {})))) == [1, 1, 1, 2, 2, 3]
+
+
 def test_a_driver_is_asked_again_when_programs_can_reach_another_gpu_though_its_files_stayed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
