@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.kinds.test_neo_readers import IP, RECORDED, notes
+from tests.kinds.test_neo_recorder import HOST
 from tests.support.builders import native
 from xpucached.binaries import zebin
 from xpucached.domain.host import DriverFile
@@ -25,6 +26,8 @@ from xpucached.kinds.neo import (
     level_zero,
     reader,
     rebuilder,
+    recorder,
+    remover,
     scanner,
     totals,
     trace,
@@ -336,3 +339,45 @@ def test_in_256_pieces_of_a_driver_a_variable_s_name_is_looked_for(
     put(tmp_path, "libze_intel_gpu.so.1", size)
     path = tmp_path / "libze_intel_gpu.so.1"
     assert discovery._knows_switch(DriverFile(path, path, None, size, NOW, None, None)) is known
+
+
+@pytest.mark.parametrize("target", ["folder", "file", "nothing"])
+def test_a_link_is_taken_for_a_link_wherever_it_leads(tmp_path: Path, target: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("2", layout.TOTAL):
+        (store / name).symlink_to(tmp_path / target)
+    assert not counted(store).blocked
+    with fs.root_directory(os.fspath(store)) as (descriptor, _):
+        assert counting.lockable(descriptor) is None
+        assert listing.exists(descriptor, "2")
+
+
+@pytest.mark.parametrize("target", ["folder", "file", "nothing"])
+def test_a_link_in_the_place_of_an_entry_is_all_that_goes(tmp_path: Path, target: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.iterdir())
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / ENTRY).symlink_to(tmp_path / target)
+    with fs.root_directory(os.fspath(store)) as (descriptor, _):
+        assert recorder._Pass(descriptor, frozenset(), HOST, 0, 0)._find(ENTRY.partition(".")[0]) == ENTRY
+    found = FoundStore(Store(NAME, store), StoreOrigin.FOUND, "test")
+    (entry,) = (entry for part in scanner.parts(found, NOW, (), None) for entry in part.entries)
+    assert remover.REMOVER.remove([entry]) == {entry.id: True}
+    assert list(store.iterdir()) == []
+    assert sorted(tmp_path.iterdir()) == sorted([*before, store])
+
+
+def test_what_a_driver_keeps_is_not_looked_for_behind_a_link(tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere", ENTRY)
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "2").symlink_to(tmp_path / "elsewhere")
+    assert not rebuilder._keeps_any(tmp_path / "place")
+
+
+def test_where_no_trace_can_be_read_no_compiler_is_another_one(tmp_path: Path) -> None:
+    assert not recorder.is_of_other_compiler(Store(NAME, tmp_path / "none"), HOST)

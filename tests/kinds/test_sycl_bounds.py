@@ -189,6 +189,12 @@ def test_a_file_blocks_as_deep_as_programs_have_directories(tmp_path: Path, dept
         assert blocking.found(str(tmp_path), root, status) is blocks
 
 
+def test_nobody_else_reads_what_was_moved_aside(tmp_path: Path) -> None:
+    with fs.root_directory(os.fspath(tmp_path)) as (root, status):
+        assert blocking.clear(str(tmp_path), root, status)
+    assert (tmp_path / entry_format.TRASH).stat().st_mode & 0o7777 == 0o700
+
+
 def test_4096_locks_from_the_future_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_first", {})
     for number in range(4100):
