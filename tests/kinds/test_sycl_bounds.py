@@ -38,7 +38,7 @@ from xpucached.kinds.sycl import (
 )
 from xpucached.kinds.sycl import runtimes as installed
 from xpucached.kinds.sycl.scan_state import ScanState
-from xpucached.kinds.sycl.slots import Slot, SlotNumbers
+from xpucached.kinds.sycl.slots import Slot, SlotNumbers, slot_in
 from xpucached.kinds.trash_labels import Label, label_of
 
 if TYPE_CHECKING:
@@ -187,6 +187,19 @@ def test_a_file_blocks_as_deep_as_programs_have_directories(tmp_path: Path, dept
     place.touch()
     with fs.root_directory(os.fspath(tmp_path)) as (root, status):
         assert blocking.found(str(tmp_path), root, status) is blocks
+
+
+def test_a_link_that_leads_nowhere_is_there(leaf: int, tmp_path: Path) -> None:
+    for name in ("0.src", sycl.doctor.SIZE_LOCK):
+        (tmp_path / name).symlink_to("nothing")
+        os.utime(tmp_path / name, (0, 0), follow_symlinks=False)
+    assert slot_in(leaf, "0").files.keys() == {".src"}
+    store = Store(sycl.NAME, tmp_path)
+    now = datetime.now(UTC)
+    fault = sycl.defects.SIZE_LOCK
+    assert fault in sycl.doctor.faults(FoundStore(store, StoreOrigin.FOUND, "test"), now, None)
+    assert sycl.doctor.clear(store, fault, now, None)
+    assert not (tmp_path / sycl.doctor.SIZE_LOCK).is_symlink()
 
 
 def test_nobody_else_reads_what_was_moved_aside(tmp_path: Path) -> None:
