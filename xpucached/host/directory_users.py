@@ -38,7 +38,7 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
         with others():
             whose = _mounts_of(str(pid))
             if whose not in seen:
-                its = seen[whose] = {}
+                its = {}
                 for point, mount in mounts.lines(Path(f"/proc/{pid}/mountinfo")):
                     # Below another file system a path is taken for one of these then: rather too many are in use.
                     if mount.device in devices:
@@ -46,6 +46,8 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
                         kept += len(point) + len(mount.root)
                     if kept > _MOST:
                         raise OSError(errno.ENOMEM, "too much is mounted in namespaces of programs")
+                # Only now: who has ended meanwhile told a part, and others there have all of it.
+                seen[whose] = its
             for path in _used(f"/proc/{pid}"):
                 used = f"{os.fsdecode(path)}/"
                 device, below = mounts.inside(used, seen[whose])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from xpucached import mounts
 from xpucached.host import directory_users, process_times
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 _MAPPED: Final = """
 import ctypes, mmap, os, sys
@@ -67,6 +69,19 @@ def test_of_what_programs_have_mounted_elsewhere_no_more_is_kept_than_a_bound(
             if program.stdout.readline() != b"there\n":
                 pytest.skip("no program may have mounts of its own here")
             assert f"(process {program.pid})" in directory_users.users({place}).get(place, "")
+            # Another program with the same mounts may end while we look.
+            ended, lines = [Path(f"/proc/{program.pid}/mountinfo")], mounts.lines
+
+            def gone(*of: Path) -> Iterator[tuple[str, mounts.Mount]]:
+                if [*of] == ended:
+                    ended.clear()
+                    raise ProcessLookupError
+                return lines(*of)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(process_times, "pids", lambda: [program.pid] * 2)
+                patch.setattr(mounts, "lines", gone)
+                assert place in directory_users.users({place})
             # What does not fit could be what uses it.
             monkeypatch.setattr(directory_users, "_MOST", 10)
             with pytest.raises(OSError, match="too much is mounted"):
