@@ -115,7 +115,7 @@ class Surveyor:
         return {**self._context.base, **self._context.settings.driver.variables}
 
     async def survey(self, *, force: bool = False, retry: bool = True) -> None:
-        """Look at the host; ask a driver only if its files changed since it last answered.
+        """Look at the host; ask a driver only if what it depends on changed since it last answered.
 
         With ``force`` it is asked in any case.  Without ``retry`` one that did not answer is left to the next look:
         one that hangs would hold up whoever wants to know between two looks, each time until it is given up.
