@@ -261,16 +261,22 @@ def offer(catalog: Catalog, *environments: Target) -> None:
     catalog.write(record_survey, Host(datetime.now(UTC), "boot", "6", "stamp", environments=some))
 
 
+def with_a_cache(catalog: Catalog, place: Path) -> Model:
+    """Return a model that fills a cache of its own, registered, on a host that has a device for it."""
+    (place / "caches").mkdir()
+    (place / "caches" / "its").touch()
+    workload = Workload(("/bin/true",), place, {}, 60.0, RunSpec(caches=(place / "caches",)))
+    model = Model(ModelName("net"), workload, place / "store")
+    catalog.write(add_model, model)
+    offer(catalog)
+    return model
+
+
 @pytest.mark.parametrize("another", [False, True])
 def test_what_a_run_proved_is_not_lost_where_the_disk_was_full_as_it_ended(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, another: bool
 ) -> None:
-    (tmp_path / "caches").mkdir()
-    (tmp_path / "caches" / "its").touch()
-    workload = Workload(("/bin/true",), tmp_path, {}, 60.0, RunSpec(caches=(tmp_path / "caches",)))
-    model = Model(ModelName("net"), workload, tmp_path / "store")
-    catalog.write(add_model, model)
-    offer(catalog)
+    model = with_a_cache(catalog, tmp_path)
 
     def full(*_: object) -> Run:
         raise CatalogError("no room")
@@ -296,12 +302,7 @@ def test_what_a_run_proved_is_not_lost_where_the_disk_was_full_as_it_ended(
 def test_what_ran_with_other_variables_than_there_were_proves_nothing_for_those(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "caches").mkdir()
-    (tmp_path / "caches" / "its").touch()
-    workload = Workload(("/bin/true",), tmp_path, {}, 60.0, RunSpec(caches=(tmp_path / "caches",)))
-    model = Model(ModelName("net"), workload, tmp_path / "store")
-    catalog.write(add_model, model)
-    offer(catalog)
+    model = with_a_cache(catalog, tmp_path)
     service = alone(catalog)
     settings, variants = service.context.settings, service.prewarmer._trials.variants
 
