@@ -13,6 +13,7 @@ import stat
 import time
 import urllib.request
 from functools import cached_property
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 _CONNECT: Final = 10.0
+_REACH: Final = 30.0
+"""Seconds for one address of a host, and for all that its name has."""
 _PIECE: Final = 64 << 10
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE"})
 _PORTS: Final = {"http": 80, "https": 443}
@@ -217,10 +220,11 @@ class Transport:
         """Send one request; redirects are the caller's.  Raises `Interrupted` and `RegistryError`."""
         self._check(url)
         with _interrupted(url), contextlib.ExitStack() as stack:
-            connection = self._connection(url)
-            connection.connect()
-            timed = _DeadlineSocket(connection.sock, self._patience)
+            timed = _DeadlineSocket(self._connected(url), self._patience)
             stack.callback(timed.end)
+            port = url.port or _PORTS[url.scheme]
+            connection = http.client.HTTPConnection(url.hostname or "", port)
+            connection.default_port = _PORTS[url.scheme]
             connection.sock = timed
             path = (url.path or "/") + (f"?{url.query}" if url.query else "")
             connection.putrequest(method, path, skip_accept_encoding=True)
@@ -249,13 +253,13 @@ class Transport:
             hint = "registries are asked over TLS; --plain-http for one that has none"
             raise RegistryError(f"{url.hostname} would be asked without TLS", hint=hint)
 
-    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
+    def _connected(self, url: SplitResult) -> socket.socket:
         host, port = url.hostname or "", url.port or _PORTS[url.scheme]
         if url.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=_CONNECT)
+            return _reached(host, port)
         proxy = urllib.request.getproxies_environment().get("https", "")
         if not proxy or is_loopback(host) or urllib.request.proxy_bypass(host):
-            return http.client.HTTPSConnection(host, port, timeout=_CONNECT, context=self._tls)
+            return self._secured(_reached(host, port), host)
         try:
             way = urlsplit(proxy if "//" in proxy else f"//{proxy}")
             port_there = way.port or 3128
@@ -263,7 +267,58 @@ class Transport:
             raise RegistryError("HTTPS_PROXY is no address", hint="HTTPS_PROXY=http://HOST:PORT") from None
         if way.scheme not in {"", "http"} or not way.hostname:
             raise RegistryError(f"a proxy of this form is not known: {way.scheme}", hint="HTTPS_PROXY=http://HOST:PORT")
-        made = http.client.HTTPSConnection(way.hostname, port_there, timeout=_CONNECT, context=self._tls)
-        who = base64.b64encode(f"{unquote(way.username or '')}:{unquote(way.password or '')}".encode()).decode()
-        made.set_tunnel(host, port, {"Proxy-Authorization": f"Basic {who}"} if way.username else {})
-        return made
+        inner = _reached(way.hostname, port_there)
+        try:
+            who = base64.b64encode(f"{unquote(way.username or '')}:{unquote(way.password or '')}".encode()).decode()
+            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            _tunnel(inner, shown, {"Proxy-Authorization": f"Basic {who}"} if way.username else {})
+        except BaseException:
+            inner.close()
+            raise
+        return self._secured(inner, host)
+
+    def _secured(self, inner: socket.socket, host: str) -> socket.socket:
+        inner.settimeout(_CONNECT)  # for all of the handshake
+        with inner:  # it is another's as soon as that begins
+            return self._tls.wrap_socket(inner, server_hostname=host)
+
+
+def _reached(host: str, port: int) -> socket.socket:
+    """Connect to a host: a stranger's name may have thousands of addresses at which nobody answers."""
+    until = time.monotonic() + _REACH
+    failed: OSError = TimeoutError()
+    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        left = until - time.monotonic()
+        if left <= 0:
+            break
+        try:
+            made = socket.socket(family, kind, protocol)
+        except OSError as error:  # as where the kernel has no IPv6
+            failed = error
+            continue
+        try:
+            made.settimeout(min(left, _CONNECT))
+            made.connect(place)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            failed = error
+            made.close()
+        except BaseException:
+            made.close()
+            raise
+        else:
+            return made
+    raise failed
+
+
+def _tunnel(inner: socket.socket, to: str, headers: Mapping[str, str]) -> None:
+    """Have a proxy lead to a host and port.  What it says to that has one deadline, and bounds."""
+    proxy = http.client.HTTPConnection("")
+    proxy.sock = _DeadlineSocket(inner, _CONNECT)
+    proxy.putrequest("CONNECT", to, skip_host=True, skip_accept_encoding=True)
+    for name, text in {"Host": to, **headers}.items():
+        proxy.putheader(name, text)
+    proxy.endheaders()
+    with proxy.getresponse() as said:
+        if said.status != HTTPStatus.OK:
+            raise Interrupted(f"the proxy answered {said.status} to the way to {to}: {said.reason[:200]}")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
+import socket
 import ssl
+import threading
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -23,6 +27,7 @@ from xpucached.errors import AlreadyThere, BadBundle, Conflict, NotFound, Regist
 from xpucached.registry import client, reference, retrying, transport
 from xpucached.registry.accounts import Account
 from xpucached.registry.login import Login
+from xpucached.registry.retrying import Interrupted
 from xpucached.registry.transport import Transport
 
 if TYPE_CHECKING:
@@ -533,6 +538,65 @@ def test_through_a_proxy_the_registry_alone_hears_the_account(
         with pytest.raises(RegistryError, match=r"certificate of registry\.example\.com is not trusted"):
             bundling.pull(PullBundle(place, tmp_path / "none", RegistryAccess(patience=5)), lambda *_: None)
         assert one.seen == []
+
+
+@pytest.mark.parametrize(
+    ("pause", "said"), [(0.0, "answered no HTTP"), (0.02, "does not answer")], ids=["long", "slow"]
+)
+def test_what_a_proxy_says_is_bounded(pause: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_CONNECT", 0.3 if pause else 10)
+    most = 500
+    told: list[int] = []
+
+    def tell(listener: socket.socket) -> None:
+        with listener, contextlib.suppress(OSError):
+            other, _ = listener.accept()
+            with other:
+                other.recv(1 << 16)
+                other.sendall(b"HTTP/1.1 200 so be it\r\n")
+                for number in range(most):
+                    other.sendall(b"X-More: of this\r\n")
+                    told.append(number)
+                    time.sleep(pause)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listener.getsockname()[1]}")
+    thread = threading.Thread(target=tell, args=(listener,))
+    thread.start()
+    with pytest.raises(Interrupted, match=said):
+        Transport(ca_file=None, plain_http=False, patience=20).ask(
+            "GET", urlsplit(f"https://{registries.ELSEWHERE}/"), {}
+        )
+    thread.join()
+    assert not pause or len(told) < most
+
+
+def test_a_name_with_many_dead_addresses_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_CONNECT", 0.05)
+    monkeypatch.setattr(transport, "_REACH", 0.2)
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):  # what nobody accepts fills it: the kernel answers no more
+            other = stack.enter_context(socket.socket())
+            other.settimeout(0)
+            other.connect_ex(full.getsockname())
+        left = iter([(socket.AF_INET, socket.SOCK_STREAM, 6, "", full.getsockname())] * 200)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: left)
+        with pytest.raises(Interrupted, match="does not answer"):
+            Transport(ca_file=None, plain_http=True, patience=20).ask("GET", urlsplit("http://many.example/"), {})
+        assert len(list(left)) > 150
+
+
+def test_the_first_address_that_answers_is_taken(registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, _, port = registry.host.partition(":")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = closed.getsockname()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in (dead, (host, int(port)))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with Transport(ca_file=None, plain_http=True, patience=20).ask(
+        "GET", urlsplit("http://some.example/v2/"), {}
+    ) as one:
+        assert one.status == HTTPStatus.UNAUTHORIZED
 
 
 # -- this side --------------------------------------------------------------------------------------------------------
