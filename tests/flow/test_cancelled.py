@@ -14,9 +14,11 @@ from tests.flow.test_upkeep import alone
 from tests.support import catalogs
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
+from xpucached.catalog.events import RESTORED
 from xpucached.domain.jobs import JobState
 from xpucached.domain.reports import ScanReport
 from xpucached.kinds import sycl
+from xpucached.service import trash
 from xpucached.service.events import Events
 
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ def catalog(home: Path) -> Iterator[Catalog]:
     [
         ("evict", sycl.remover, "remove", "evicted"),
         ("verify", sycl.remover, "remove", "mended"),
-        ("empty", sycl.trash_files, "discard", None),
-        ("restore", sycl.trash_files, "restore", None),
+        ("empty", sycl.trash_files, "discard", "trash-emptied"),
+        ("restore", sycl.trash_files, "restore", RESTORED),
         ("scan", sycl.scanner, "parts", None),
     ],
     ids=["evict", "verify", "empty", "restore", "scan"],
@@ -101,6 +103,36 @@ def test_what_a_cancelled_job_does_in_a_store_comes_to_its_end_first(
         assert not storing.locked()
         heard = [event.topic for event in await service.context.events.since(0)]
         assert told is None or told in heard
+        await service.stop()
+
+    asyncio.run(cancel())
+
+
+def test_what_came_back_before_somebody_cancelled_that_is_known_and_the_rest_stays(
+    catalog: Catalog, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        sycl_store.add(f"_ZTS1{'abcde'[number]}", age=90 * 86400)
+    monkeypatch.setattr(trash, "_BATCH", 2)
+    real = sycl.trash_files.restore
+
+    async def cancel() -> None:
+        service = alone(catalog, sycl_store.root)
+        jobs, loop = service.context.jobs, asyncio.get_running_loop()
+        await service.scanner.scan_stores()
+        evicting = jobs.start("evict", service.evictor.work([one.entry.id.ref for one in catalog.read(all_entries)]))
+        await jobs.wait(evicting.id, 20)
+
+        def restore(*given: object) -> object:
+            loop.call_soon_threadsafe(task.cancel)
+            return real(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(sycl.trash_files, "restore", restore)
+        job = jobs.start("restore", service.trash.restoring((), everything=True))
+        task = jobs._tasks[job.id]
+        assert (await jobs.wait(job.id, 20)).state is JobState.CANCELLED
+        assert len(await service.trash.all()) == 3
+        assert [one.restored is not None for one in catalog.read(all_entries)] == [True, True]
         await service.stop()
 
     asyncio.run(cancel())

@@ -247,7 +247,7 @@ def test_of_slots_that_may_hold_the_same_64_mib_are_compared(leaf: int, monkeypa
     monkeypatch.setattr(trash_files, "slot_in", slot_in)
     monkeypatch.setattr(trash_files, "_content", contents)
     with pytest.raises(OSError, match="the leaf is full"):
-        trash_files._free_slot(leaf, leaf, label())
+        trash_files._free_slot(leaf, leaf, label(), trash_files._walk_of(leaf))
     assert looked == [1 << 16]
     assert compared == [1 + math.ceil((64 << 20) / (size + 4096))]
 

@@ -9,7 +9,7 @@ import json
 import os
 import struct
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -19,15 +19,18 @@ from tests.support.descriptors import leaving
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import folders, fs, sycl
-from xpucached.kinds.sycl import entry_format
+from xpucached.kinds import folders, fs, sycl, trash
+from xpucached.kinds.sycl import entry_format, slots
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tests.support.builders import SyclStore
+    from tests.support.builders import Slot, SyclStore
     from xpucached.domain.names import EntryKey
+
+T = TypeVar("T")
 
 NOTE = TrashLabel(datetime(2026, 1, 1, tzinfo=UTC), EvictReason.UNUSED, "not used")
 
@@ -391,7 +394,65 @@ def test_a_slot_that_a_program_is_writing_is_passed_over_and_an_empty_one_is_not
     assert not (empty.leaf / "1.lock").exists()
 
 
-@pytest.mark.parametrize("call", range(4))
+def several(store: SyclStore, count: int) -> Slot:
+    """Put several entries of one leaf away, with sources of one length; give the last one."""
+    made = [store.add("_ZTS1k", slot=number) for number in range(count)]
+    for one in made:
+        one.src.write_bytes(one.src.read_bytes() + bytes([one.number]))
+    put_away(store)
+    return made[-1]
+
+
+def test_who_brings_many_back_walks_through_their_leaf_once(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = several(sycl_store, 9)
+    (length, *_) = {one.stat().st_size for one in sycl_store.root.rglob("*.src")}
+    made.leaf.mkdir(parents=True)
+    for number in range(200):
+        (made.leaf / f"{number}.src").write_bytes(bytes(length))
+    looked: list[str] = []
+
+    def counted(real: Callable[[int, str], T]) -> Callable[[int, str], T]:
+        def called(leaf: int, slot: str) -> T:
+            looked.append(slot)
+            return real(leaf, slot)
+
+        return called
+
+    monkeypatch.setattr(sycl.trash_files, "slot_in", counted(slots.slot_in))
+    monkeypatch.setattr(sycl.trash_files, "_content", counted(sycl.trash_files._content))
+    assert sorted(came_back(sycl_store), key=str) == [str(number) for number in range(200, 209)]
+    assert len(looked) < 500
+
+
+def test_what_a_program_made_again_or_took_away_meanwhile_is_seen(
+    sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = several(sycl_store, 5)
+    items = sorted(sycl.trash_files.trash(of(sycl_store)), key=lambda one: one.key)
+    second = {path.name: path.read_bytes() for path in sycl_store.root.rglob(f"{items[1].ref}/leaf/1*")}
+    dropping, dropped = trash.TrashFolder.drop, list[str]()
+
+    def drop(self: trash.TrashFolder, folder: int, ref: str, device: int) -> bool:
+        dropped.append(ref)
+        if len(dropped) == 1:
+            for name, content in second.items():
+                (made.leaf / name).write_bytes(content)
+        if len(dropped) == 2:
+            for path in made.leaf.glob("0*"):
+                path.unlink()
+        # However fast that was.
+        os.utime(made.leaf, ns=(0, len(dropped)))
+        return dropping(self, folder, ref, device)
+
+    monkeypatch.setattr(trash.TrashFolder, "drop", drop)
+    told = sycl.trash_files.restore(of(sycl_store), tuple(one.ref for one in items))
+    assert [one.key and one.key.rpartition("/")[2] for one in told] == ["0", "1", "0", "2", "3"]
+    assert [one.ref for one in told if one.detail] == [items[1].ref]
+
+
+@pytest.mark.parametrize("call", range(5))
 def test_where_one_cannot_be_read_just_now_nothing_comes_back_beside_what_is_the_same(
     sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:

@@ -49,6 +49,9 @@ _LISTED: Final = 5
 _PAGES: Final = 100
 """So often a trash is read on; who puts things there all the time does not keep us for ever."""
 
+_BATCH: Final = 100
+"""So many come back before who has cancelled that is heard."""
+
 
 class TrashKeeper:
     """Looks after what was taken out and may come back."""
@@ -142,13 +145,25 @@ class TrashKeeper:
                             raise Conflict(
                                 f"{one.ref} is in quarantine: {one.detail}", hint="it would only do harm; let it go"
                             )
-                    handle.progress(len(report.restored), len(report.restored) + len(wanted), "restoring")
-                    async with self._context.locks.storing:
-                        restored = await to_its_end(_restore, wanted)
-                    report = _together(report, await self._restored(restored))
+                    report = _together(report, await self._restore(wanted, handle, len(report.restored)))
                 return report
 
         return work
+
+    async def _restore(self, wanted: Sequence[Trashed], handle: Handle, before: int) -> TrashReport:
+        """Bring these back bit by bit; ``before`` of the same job so many others came."""
+        restored: list[tuple[Store, Restored]] = []
+        # What goes to one leaf comes in a row: its slots are walked through once.
+        ahead = sorted(wanted, key=lambda one: one.key.rpartition("/")[0])
+        try:
+            for start in range(0, len(ahead), _BATCH):
+                handle.progress(before + start, before + len(ahead), "restoring")
+                async with self._context.locks.storing:
+                    await to_its_end(_restore, ahead[start : start + _BATCH], restored)
+        finally:
+            # Who is cancelled has brought so many back all the same.
+            report = await self._restored(restored)
+        return report
 
     async def _restored(self, restored: Sequence[tuple[Store, Restored]]) -> TrashReport:
         context = self._context
@@ -235,7 +250,9 @@ class TrashKeeper:
         if not drops:
             return ()
 
-        def drop() -> list[Trashed]:
+        ended: list[Trashed] = []
+
+        def drop() -> None:
             gone: set[tuple[Store, TrashRef]] = set()
             problems = self._context.problems
             for store, refs in _by_store(one.item for one in drops):
@@ -244,16 +261,19 @@ class TrashKeeper:
                 if some.issuperset(refs):
                     problems.worked(store.root)
                 gone |= {(store, ref) for ref in some}
-            return [one.item for one in drops if (one.item.store, one.item.ref) in gone]
+            ended.extend(one.item for one in drops if (one.item.store, one.item.ref) in gone)
 
-        async with self._context.locks.storing:
-            gone = await to_its_end(drop)
-        if gone:
-            freed = sum(one.allocated for one in gone)
-            self._context.events.post(
-                "trash-emptied", f"{len(gone)} gone for good, {freed} bytes", {"freed": str(freed)}
-            )
-        return gone
+        try:
+            async with self._context.locks.storing:
+                await to_its_end(drop)
+        finally:
+            # Who is cancelled has let so many go all the same.
+            if ended:
+                freed = sum(one.allocated for one in ended)
+                self._context.events.post(
+                    "trash-emptied", f"{len(ended)} gone for good, {freed} bytes", {"freed": str(freed)}
+                )
+        return ended
 
 
 def _by_store(items: Iterable[Trashed]) -> Iterable[tuple[Store, tuple[TrashRef, ...]]]:
@@ -271,12 +291,10 @@ def _apart(some: Sequence[Trashed]) -> str:
     return f"name one by the entry that it was: {', '.join(names)}{' …' if len(some) > _LISTED else ''}"
 
 
-def _restore(wanted: Sequence[Trashed]) -> list[tuple[Store, Restored]]:
-    found: list[tuple[Store, Restored]] = []
+def _restore(wanted: Sequence[Trashed], restored: list[tuple[Store, Restored]]) -> None:
     for store, refs in _by_store(wanted):
         trash = trash_of(store.kind)
-        found += [(store, one) for one in trash.restore(store, refs)] if trash is not None else ()
-    return found
+        restored += [(store, one) for one in trash.restore(store, refs)] if trash is not None else ()
 
 
 def _inside(store: Store) -> Iterator[Trashed]:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import logging
 import os
+from collections import deque
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from xpucached.domain.names import EntryKey
+from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason
 from xpucached.domain.stores import Entry, Store
-from xpucached.domain.trash import Trashed, TrashLabel
+from xpucached.domain.trash import Restored, Trashed, TrashLabel
 from xpucached.kinds import folders, fs, images, listing
 from xpucached.kinds import trash as shared
 from xpucached.kinds.sycl import entry_format, locks
@@ -135,39 +138,92 @@ def _is_file(leaf: int, name: str, facts: tuple[int, int]) -> bool:
 @contextlib.contextmanager
 def _place(leaf: int, item: int, label: Label) -> Iterator[str | None]:
     """Hold the slot to which an entry may return; see `TrashFolder.place`."""
-    slot = _free_slot(leaf, item, label)
+    walk = _walk_of(leaf)
+    slot = _free_slot(leaf, item, label, walk)
     try:
         yield slot
     finally:
         if slot is not None:
             folders.unlink(leaf, slot + ".lock")
+            walk.stamp = _stamp(leaf)
 
 
-def _free_slot(leaf: int, place: int, label: Label) -> str | None:
+@dataclass(slots=True)
+class _SlotWalk:
+    """What is known of the slots of a leaf, so that who brings back thousands there walks through them once."""
+
+    stamp: tuple[int, ...]  #: of the leaf, as we left it
+    taken: int = 0  #: all slots before this one hold something
+    unread: dict[int, deque[int]] = field(default_factory=dict)  #: sources that were not read yet, by their size
+    first: dict[bytes, int] = field(default_factory=dict)  #: in which slot a source was found, by its digest
+    left: int = field(default_factory=lambda: _COMPARED)
+
+    def on(self, leaf: int) -> str | None:
+        """Go on to the first free slot; None: there is none."""
+        for number in range(self.taken, _SLOTS):
+            present = slot_in(leaf, str(number)).files
+            if not present.keys() & {".src", ".bin"}:
+                return str(number)
+            if ".src" in present and ".lock" not in present:
+                self.unread.setdefault(present[".src"].st_size, deque()).append(number)
+            self.taken = number + 1
+        return None
+
+    def holding(self, leaf: int, source: bytes) -> str | None:
+        """Return the first slot behind us that holds a source, of those that were read; None: there is none."""
+        unread = self.unread.get(len(source), deque())
+        while unread and self.left > 0:
+            self.left -= len(source) + 4096
+            content = _content(leaf, str(unread[0]))
+            if content is not None:
+                self.first.setdefault(_digest(content), unread[0])
+            unread.popleft()
+        found = self.first.get(_digest(source))
+        return None if found is None or _content(leaf, str(found)) != source else str(found)
+
+
+_last: Final[list[_SlotWalk]] = []
+"""The leaf to which something came back last, while several do."""
+
+
+def _walk_of(leaf: int) -> _SlotWalk:
+    stamp = _stamp(leaf)
+    walk = next((one for one in _last if one.stamp == stamp), None) or _SlotWalk(stamp)
+    _last[:] = [walk]
+    return walk
+
+
+def _stamp(leaf: int) -> tuple[int, ...]:
+    status = os.fstat(leaf)
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _free_slot(leaf: int, place: int, label: Label, walk: _SlotWalk) -> str | None:
     """Take the lock of the first free slot; None if a slot holds the same already.
 
     Free is what a program takes for free: neither a source nor a program, whatever access time was left there.  To pass
     over such a slot would leave the entry behind a gap, where no program looks.  Raises OSError.
     """
     source = _content(place, label.slot)
-    size, left = -1 if source is None else len(source), _COMPARED
-    names = map(str, range(_SLOTS)) if label.slot.isdigit() else iter((label.slot,))
-    for name in names:
-        present = slot_in(leaf, name).files
-        if not present.keys() & {".src", ".bin"} or (".lock" in present and not name.isdigit()):
-            if locks.take(leaf, name):
-                return name
-            raise BlockingIOError(errno.EAGAIN, "a program is writing there now, or has left its lock there")
-        status = present.get(".src")
-        same = ".lock" not in present and not name.isdigit()
-        if not same and ".lock" not in present and status is not None and status.st_size == size and left > 0:
-            left -= size + 4096
-            same = _content(leaf, name) == source
-        if same and _holds(leaf, name, label):
+    if label.slot.isdigit():
+        slot = walk.on(leaf)
+        same = None if source is None else walk.holding(leaf, source)
+    else:
+        slot, present = label.slot, slot_in(leaf, label.slot).files
+        same = slot if ".bin" in present and ".lock" not in present else None
+    if same is not None:
+        if _holds(leaf, same, label):
             return None
-        if same:
-            raise FileExistsError(errno.EEXIST, "a damaged one is in its place: xpucachectl verify --fix takes it away")
-    raise OSError(errno.EMLINK, "the leaf is full")
+        raise FileExistsError(errno.EEXIST, "a damaged one is in its place: xpucachectl verify --fix takes it away")
+    if slot is None:
+        raise OSError(errno.EMLINK, "the leaf is full")
+    if locks.take(leaf, slot):
+        return slot
+    raise BlockingIOError(errno.EAGAIN, "a program is writing there now, or has left its lock there")
 
 
 def _holds(leaf: int, slot: str, label: Label) -> bool:
@@ -243,5 +299,12 @@ _BIN: Final = shared.TrashFolder(TRASH, ORDER, entry_format.is_place, _is_ours, 
 
 trash = _BIN.trash
 trash_size = _BIN.trash_size
-restore = _BIN.restore
 discard = _BIN.discard
+
+
+def restore(of: Store, refs: tuple[TrashRef, ...]) -> tuple[Restored, ...]:
+    """Bring slots back; see `Trash.restore`."""
+    try:
+        return _BIN.restore(of, refs)
+    finally:
+        _last.clear()
