@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import shutil
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.models import add_model, remove_model
 from xpucached.catalog.runs import begin_run, finish_run, newest_runs
 from xpucached.catalog.surveys import record_survey
-from xpucached.domain.host import Host
+from xpucached.domain.host import Host, digest_of_variables
 from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Attribution, Model, Outcome, RemovedModel, WarmReason, Warmth, Workload
 from xpucached.domain.names import EntryKey, KindName, ModelName
@@ -35,7 +36,7 @@ from xpucached.domain.workloads import RunSpec, Variant
 from xpucached.errors import CatalogError
 from xpucached.kinds import sycl
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, cache_files, prewarm, recordings
+from xpucached.service import Service, cache_files, prewarm, recordings, survey
 from xpucached.service.context import Context
 from xpucached.settings import loading
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from xpucached.domain.host import DriverFile
     from xpucached.domain.jobs import Job
     from xpucached.domain.models import ModelStatus, Run
     from xpucached.domain.targets import Target
@@ -322,6 +324,48 @@ def test_what_ran_with_other_variables_than_there_were_proves_nothing_for_those(
         reloading.setattr(service.prewarmer._trials, "variants", read_anew)
         assert asyncio.run(warm()) == (Outcome.CANCELLED, [])
     assert asyncio.run(warm()) == (Outcome.WARMED, [model.name])
+
+
+def test_nothing_is_run_with_variables_with_which_no_driver_was_looked_at(catalog: Catalog, tmp_path: Path) -> None:
+    model = with_a_cache(catalog, tmp_path)
+    context = (service := alone(catalog)).context
+    driver = replace(context.settings.driver, variables={"IGC_OPTION": "1"})
+    # A configuration was read, and then the driver's files could not be.
+    context.settings = replace(context.settings, driver=driver)
+
+    async def warm() -> tuple[list[Outcome | None], list[str]]:
+        job = await service.prewarmer.start(PrewarmModels(models=(model.name,)))
+        report = (await context.jobs.wait(job.id, 60)).report
+        assert isinstance(report, PrewarmReport)
+        return [run.outcome for run in report.runs], [one.why for one in report.deferred]
+
+    why = "the variables for all programs were changed, and the drivers have not been looked at with them yet"
+    assert asyncio.run(warm()) == ([], [why])
+    context.host = replace(context.present, variables=digest_of_variables(context.steering))
+    assert asyncio.run(warm()) == ([Outcome.WARMED], [])
+
+
+def test_a_look_at_drivers_that_fails_after_a_run_takes_nothing_from_what_it_proved(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = with_a_cache(catalog, tmp_path)
+    service = alone(catalog)
+
+    def refuse(*_: object) -> tuple[DriverFile, ...]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(survey, "driver_files", refuse)
+    monkeypatch.setattr(recordings, "met_another_driver", lambda *_: True)
+
+    async def warm() -> Job:
+        job = await service.prewarmer.start(PrewarmModels(models=(model.name,)))
+        return await service.context.jobs.wait(job.id, 60)
+
+    job = asyncio.run(warm())
+    assert (job.state, job.error) == (JobState.DONE, None)
+    assert isinstance(job.report, PrewarmReport)
+    assert [run.outcome for run in job.report.runs] == [Outcome.WARMED]
+    assert [one.code for one in service.context.problems.all()] == ["automatic-job-failed"]
 
 
 @pytest.mark.parametrize("removed", [False, True])

@@ -24,6 +24,7 @@ from xpucached.planning import verdict
 from xpucached.planning.baselines import summed, usual_seconds
 from xpucached.planning.prewarm import nothing_to_warm, plan_prewarm
 from xpucached.service import recordings
+from xpucached.service.automatic import SURVEY
 from xpucached.service.context import to_its_end
 from xpucached.service.course import RunCourse
 from xpucached.service.proofs import ProofKeeper
@@ -89,8 +90,7 @@ class Prewarmer:
         if not (self._context.present.offered or any(one.workload.exercise.elsewhere for one in asked)):
             see = "xpucachectl " + (f"why {request.models[0]}" if request.models else "devices")
             raise HostError("this host has no device to warm models on", hint=f"see: {see}")
-        every = frozenset(model.name for model in models)
-        named = None if request.stale else frozenset(request.models) or every
+        named = None if request.stale else frozenset(request.models or (model.name for model in models))
         return self.work(named, force=request.force, replayer=replayer)
 
     async def startable(self) -> bool:
@@ -202,8 +202,7 @@ class Prewarmer:
 
     async def _warm(self, warm: Warm, tell: Callable[[str], None]) -> Run:
         """Run one model until it is proven warm, or until it is clear that it will not be."""
-        model = warm.model
-        context = self._context
+        model, context = warm.model, self._context
         found = await asyncio.to_thread(self._finder.store_of, model)
         signature = context.present.seen_by(model.name).signature
         reached = await asyncio.to_thread(self._surveyor.reached, model)
@@ -246,7 +245,8 @@ class Prewarmer:
                 if course.outcome is not Outcome.CANCELLED:
                     await self._shifts.look(model.name)
                     if recordings.met_another_driver(context, run):
-                        await self._surveyor.survey()
+                        async with context.automatic.part(SURVEY):
+                            await self._surveyor.survey()
             finally:
                 # Not before its proof counts: until then it would be called as cold as it was.
                 self._running.discard(model.name)

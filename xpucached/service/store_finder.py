@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from xpucached import deadlines, mounts
 from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
-from xpucached.domain.host import Problem, Process
+from xpucached.domain.host import Problem, Process, digest_of_variables
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.stores import FoundStore, Store, StoreOrigin, StoreState
 from xpucached.errors import Conflict
@@ -140,7 +140,12 @@ class StoreFinder:
         return FoundStore(Store(MODELS, root), StoreOrigin.CONFIGURED, f"model {model.name}")
 
     def hindrance(self, model: Model) -> str:
-        """Return why a run of a model would prove nothing, if where it caches cannot be read, or does not answer."""
+        """Return why a run of a model would prove nothing; empty if nothing says so.
+
+        Where it caches cannot be read or does not answer, or no driver was asked with what programs are given now.
+        """
+        if self._context.present.variables != digest_of_variables(self._context.steering):
+            return "the variables for all programs were changed, and the drivers have not been looked at with them yet"
         own, *others = (one.store.root for one in self.run_stores(self.store_of(model)))
         named = (path for _, path in program_variables.caches(self._context.settings, model))
         requests = model.workload.exercise.requests
