@@ -123,8 +123,8 @@ def of_units(
     share = _Share()
     for pid in process_times.pids():
         with contextlib.suppress(ValueError, IndexError), others():
-            unit = process_units.unit_of(places.proc / str(pid) / "cgroup", units)
-            if unit is not None and (one := _look(pid, process_times.uid(pid), libraries, places, os.getpid(), share)):
+            unit = process_units.unit_of(places.proc / str(pid) / "cgroup")
+            if unit in units and (one := _look(pid, process_times.uid(pid), libraries, places, os.getpid(), share)):
                 found.setdefault(unit, []).append(one)
     share.tell()
     return {unit: tuple(some) for unit, some in found.items()}
@@ -150,7 +150,7 @@ def program(pid: int, before: float, libraries: tuple[str, ...] = (), places: Ho
             uid,
             look.name,
             " ".join(_words(pid))[:_LONGEST_COMMAND],
-            process_units.innermost(places.proc / str(pid) / "cgroup"),
+            process_units.unit_of(places.proc / str(pid) / "cgroup"),
             libraries=tuple(path.name for path in look.libraries if path.name.startswith(libraries)),
             ours="XPUCACHED_RUN" in look.variables,
         )

@@ -23,7 +23,7 @@ from xpucached.domain.names import EntryKey, KindName, ModelName
 from xpucached.domain.stores import EntryId, EntryState, Kernel, Store
 from xpucached.domain.targets import Origin
 from xpucached.domain.workloads import Variant
-from xpucached.host import process_table
+from xpucached.host import process_table, process_units
 from xpucached.host.roots import HostRoots
 from xpucached.kinds import sycl
 from xpucached.kinds.table import built_from
@@ -439,8 +439,25 @@ def test_the_processes_of_a_unit_are_found_by_their_group(tmp_path: Path) -> Non
     assert process_table.of_units(()) == {}
 
 
+def test_a_group_that_somebody_made_below_his_own_is_no_unit_of_the_host_s(tmp_path: Path) -> None:
+    def unit(text: str) -> str:
+        (tmp_path / "cgroup").write_text(text)
+        return process_units.unit_of(tmp_path / "cgroup")
+
+    mine, other = f"user@{os.getuid()}.service", f"user@{os.getuid() + 1}.service"
+    assert unit("0::/system.slice/app.service\n") == "app.service"
+    assert unit("9:name=systemd:/system.slice/app.service\n4:memory:/x.scope\n0::/\n") == "app.service"
+    assert unit("0::/system.slice/docker-1.scope/x/app.service\n") == "docker-1.scope"
+    assert unit(f"0::/user.slice/user-1.slice/{other}/app.slice/app.service\n") == other
+    assert unit("0::/user.slice/user-1.slice/session-1.scope\n") == "session-1.scope"
+    # Who runs in ours is ourselves.
+    assert unit(f"0::/user.slice/user-1.slice/{mine}/app.slice/app.service/y.scope\n") == "app.service"
+    assert unit(f"0::/user.slice/user-1.slice/{mine}/app.slice/\x1b[2J.service\n") == mine
+    assert unit("4:memory:/app.service\n0::/a.slice\n") == ""
+
+
 def test_where_there_is_no_room_to_look_it_is_not_said_that_no_program_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_group: Path, _units: object) -> None:
+    def full(_group: Path) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr("xpucached.host.process_units.unit_of", full)
