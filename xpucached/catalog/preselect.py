@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import sqlalchemy as sa
 
 from xpucached.catalog import entries, targets
-from xpucached.catalog.defects import defect_codes
 from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.recipe_tables import RECIPES
@@ -26,7 +25,6 @@ from xpucached.catalog.tables import (
     TARGETS,
 )
 from xpucached.catalog.totals import whole
-from xpucached.domain.defects import BEARABLE
 from xpucached.domain.names import KindName
 from xpucached.domain.plans import Subtotal
 from xpucached.domain.stores import UNSETTLED, EntryState, Store
@@ -200,8 +198,6 @@ def _take_worst(
     idle = sa.func.max(0, microseconds(preselection.now) - sa.literal_column(LAST_USED, sa.BigInteger)) / (half * 1e6)
     value = (cost * sa.func.exp2(-idle) * sa.case((usable, 1.0), else_=absent)).label("value")
     rank, needed = _rank(connection, preselection, stores, usable)
-    harmful = defect_codes(connection, lambda one: one.effect not in BEARABLE)
-    sound = sa.or_(_E.state != EntryState.DEFECTIVE.value, _E.defect.is_(None), _E.defect.not_in(harmful))
     pinned = (
         sa.select(ATTRIBUTIONS.c.entry_id)
         .join(RUNS, RUNS.c.id == ATTRIBUTIONS.c.run_id)
@@ -215,7 +211,7 @@ def _take_worst(
         inherited = (
             sa.select(INHERITED.c.entry_id).join(MODELS, MODELS.c.name == INHERITED.c.model).where(MODELS.c.pinned)
         )
-        where.append(sa.not_(sa.and_(usable, sound, sa.or_(_E.id.in_(pinned), _E.id.in_(inherited)))))
+        where.append(sa.not_(sa.and_(usable, sa.or_(_E.id.in_(pinned), _E.id.in_(inherited)))))
     if preselection.upheld and needed is not None:
         where.append(sa.not_(needed))
     held = frozenset(entries.rows_of(connection, preselection.held).values())

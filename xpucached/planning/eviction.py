@@ -1,7 +1,8 @@
 """Decide: which entries may go, and why.  Pure.
 
 Kept always: what is being written or open in a process, what is younger than the grace, what somebody has just brought
-back from the trash, and what a pinned model can use in a present target.  Then, in this order, goes what is
+back from the trash, and what a pinned model can use in a present target.  A defect lifts the last two, but only where
+things go for one.  Then, in this order, goes what is
 
 defective    unless the defect is harmless, or only hides the entry until a lower slot of its leaf is mended; what the
              daemon would take by itself it mends before, where it can (`repair`)
@@ -91,14 +92,15 @@ def plan_eviction(
     if rate is None:
         rate = measured_rate(every) if limited(policy) else RATE
     context = EvictionContext(host, known, warm, models, policy, now, asked, of_stores, tuple(others), rate, predicted)
+    considered = frozenset(EvictReason) if reasons is None else reasons
+    damage_counts = EvictReason.DEFECTIVE in considered
     rest: list[IndexedEntry] = []
     protected: list[IndexedEntry] = []
     for one in every:
-        stays = context.protects(one) or (
-            one.restored is not None and context.recently_restored(one) and not defective(one)
+        stays = context.protects(one, damage_counts=damage_counts) or (
+            one.restored is not None and context.recently_restored(one) and not (damage_counts and defective(one))
         )
         (protected if stays else rest).append(one)
-    considered = frozenset(EvictReason) if reasons is None else reasons
     evict: list[Evict] = []
     before: Mapping[Target, tuple[int, str]] | None = None
     while True:

@@ -75,8 +75,11 @@ class EvictionContext:
         """Tell whether somebody took an entry out of the trash so lately that it must not go there again by itself."""
         return one.restored is not None and (self.now - one.restored).total_seconds() < self.policy.trash_keep
 
-    def protects(self, one: IndexedEntry) -> bool:
-        """Return whether an entry is kept whatever else holds."""
+    def protects(self, one: IndexedEntry, *, damage_counts: bool = True) -> bool:
+        """Return whether an entry is kept whatever else holds.
+
+        Unless ``damage_counts``, one that is damaged is kept as if it were whole: it may still be mended.
+        """
         entry = one.entry
         if entry.state in UNSETTLED or self.is_open(one):
             return True
@@ -84,7 +87,7 @@ class EvictionContext:
         born = entry.created if entry.created <= self.now else one.first_seen
         if (self.now - born).total_seconds() < self.policy_of(entry.id.store).grace:
             return True
-        if not one.models or not self.usable(one) or defective(one):
+        if not one.models or not self.usable(one) or (damage_counts and defective(one)):
             return False
         return any(name in self.models and self.models[name].pinned for name in one.models)
 

@@ -244,7 +244,9 @@ def test_what_is_pinned_goes_through_only_where_it_is_of_no_use(catalog: Catalog
     every = replace(HERE, worst=((frozenset({STORE}), 1e9),), pinned=frozenset({NET.name}))
     assert through(catalog, every) == {*(one.id.key for one in some), "free"}
     catalog.write(add_model, replace(NET, pinned=True))
-    assert through(catalog, every) == {"free", "old", "damaged"}
+    # What is damaged stays, too, unless things go for that.
+    assert through(catalog, every) == {"free", "old"}
+    assert through(catalog, replace(every, defective=True)) == {"free", "old", "damaged", "harmless", "unnamed"}
 
 
 def test_what_a_model_needs_goes_through_only_if_somebody_asked(catalog: Catalog) -> None:

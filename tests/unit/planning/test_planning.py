@@ -826,6 +826,24 @@ def test_a_pin_protects_what_its_model_can_use_and_nothing_else(one: IndexedEntr
     assert list(kept.values()) == ["a pinned model needs it"] * stays
 
 
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(entry(models=("net",), used=900, defect=sycl.defects.BIN_EMPTY), id="of a pinned model"),
+        pytest.param(
+            replace(entry(used=900, defect=sycl.defects.BIN_EMPTY), restored=NOW - DAY), id="that somebody brought back"
+        ),
+    ],
+)
+def test_what_is_damaged_goes_for_that_alone_if_it_would_stay_whole(one: IndexedEntry) -> None:
+    """Asked for what is unused, nobody mends before: what could have been would be lost."""
+    policy = Policy(max_bytes=1)
+    others = frozenset(POLICY_REASONS) - {EvictReason.DEFECTIVE}
+
+    assert decided(evict(one, models=(PINNED,), policy=policy, reasons=others)) == {}
+    assert decided(evict(one, models=(PINNED,), policy=policy)) == {"a": EvictReason.DEFECTIVE}
+
+
 @pytest.mark.parametrize(("ago", "stays"), [(-1.0, True), (0.0, True), (599.9, True), (600.0, False)])
 def test_what_is_younger_than_the_grace_stays(ago: float, *, stays: bool) -> None:
     one = entry(created=ago / 86400, used=900, seen=0 if ago < 0 else 900)
@@ -1326,7 +1344,7 @@ def keeps_its_reason(one: Evict, situation: Situation) -> bool:
         case EvictReason.GONE:
             return its.environment is not None and bool(lineages) and its.environment.lineage not in lineages
         case EvictReason.UNUSED:
-            return policy.max_unused is not None and NOW - one.entry.last_used > timedelta(seconds=policy.max_unused)
+            return policy.max_unused is not None and (NOW - one.entry.last_used).total_seconds() > policy.max_unused
         case EvictReason.BUDGET:
             return policy.max_bytes is not None
         case EvictReason.ASKED | EvictReason.SPACE | EvictReason.REVOKED:
