@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.catalog import departed
-from xpucached.catalog.moved import any_waits, take_along
+from xpucached.catalog.moved import next_waiting, take_along
 from xpucached.catalog.scans import known_entries, record_scan
 from xpucached.catalog.stores import all_stores, forget_store, known_keys, last_thorough_scan
 from xpucached.domain.activity import FileAct
@@ -144,8 +144,12 @@ class StoreScanner:
     async def _take_along(self, delta: Delta) -> None:
         """Note of what a store brought along that was moved, or of which another one is gone, where it came from."""
         if delta.added or delta.vanished or not self._taken_along:
-            if await self._context.read(any_waits):
-                await self._context.write(take_along)
+            # What fails, or is cut short, is left to the next look.
+            self._taken_along = False
+            some = await self._context.read(next_waiting)
+            while some is not None:
+                await self._context.write(take_along, some)
+                some = await self._context.read(next_waiting, some)
             self._taken_along = True
 
     def scan(

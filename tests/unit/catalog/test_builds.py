@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import HOUR, NEW, NOW, OLD, OTHER, STORE, architecture, entry, model, run, scan
-from xpucached.catalog import builds
+from xpucached.catalog import builds, moved
 from xpucached.catalog.builds import (
     build_rates,
     count_built,
@@ -24,7 +25,7 @@ from xpucached.catalog.builds import (
 from xpucached.catalog.days import since_the_beginning
 from xpucached.catalog.entries import all_entries, entry_page, find_entry, forget_entries
 from xpucached.catalog.models import add_model
-from xpucached.catalog.moved import any_waits, take_along
+from xpucached.catalog.moved import next_waiting, take_along
 from xpucached.catalog.recipe_tables import VOUCHERS
 from xpucached.catalog.refusals import record_refusal, refused_by
 from xpucached.catalog.scans import record_scan
@@ -39,7 +40,6 @@ from xpucached.domain.targets import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from xpucached.catalog import Catalog
 
@@ -355,6 +355,13 @@ def test_what_comes_back_from_the_trash_came_with_its_bundle_still(catalog: Cata
     assert revoked(catalog, KEY) == [key]
 
 
+def take_all_along(catalog: Catalog) -> None:
+    some = catalog.read(next_waiting)
+    while some is not None:
+        catalog.write(take_along, some)
+        some = catalog.read(next_waiting, some)
+
+
 def test_where_an_entry_came_from_goes_along_with_a_store_that_was_moved(catalog: Catalog) -> None:
     came, other, taken, trashed = (entry(f"{name}/0", source=f"{name}.1") for name in ("a", "b", "c", "d"))
     source = BundleSource("release", KEY, (MEMBER,))
@@ -369,30 +376,61 @@ def test_where_an_entry_came_from_goes_along_with_a_store_that_was_moved(catalog
     # What is the same in another store is that one's, as long as the store is there.
     moved = there(came), there(other), there(taken, source="made anew")
     catalog.write(record_scan, scan(*moved, store=OTHER), architecture)
-    catalog.write(take_along)
+    take_all_along(catalog)
     assert revoked(catalog, KEY) == ["a/0"]
     catalog.write(record_scan, scan(state=StoreState.MISSING), architecture)
     assert revoked(catalog, KEY) == []
-    catalog.write(take_along)
+    take_all_along(catalog)
     assert revoked(catalog, KEY) == ["a/0"]
     assert known(catalog)[OTHER, "b/0"] == (Origin.REBUILT, 2.0)
     # It comes back from the trash, which was moved with the rest: unread at first, which says nothing of it.
-    assert not catalog.read(any_waits)
+    assert not catalog.read(next_waiting)
     catalog.write(forget_store, STORE)
     catalog.write(record_scan, scan(*moved, there(trashed), store=OTHER), architecture)
     catalog.write(record_scan, scan(*moved, there(trashed, digest=None, stamp="unread"), store=OTHER), architecture)
-    assert not catalog.read(any_waits)
-    catalog.write(take_along)
+    assert not catalog.read(next_waiting)
+    take_all_along(catalog)
     assert revoked(catalog, KEY) == ["a/0"]
     catalog.write(record_scan, scan(*moved, there(trashed), store=OTHER), architecture)
-    assert catalog.read(any_waits)
-    catalog.write(take_along)
+    assert catalog.read(next_waiting)
+    take_all_along(catalog)
     assert revoked(catalog, KEY) == ["a/0", "d/0"]
     # What is made anew in the place of what was taken out there is not, and does not go again.
     catalog.write(forget_entries, [there(came).id])
     catalog.write(record_scan, scan(there(came, source="made anew"), *moved[1:], store=OTHER), architecture)
-    catalog.write(take_along)
+    take_all_along(catalog)
     assert revoked(catalog, KEY) == []
     # Where it comes back it is known what is there.
     catalog.write(record_scan, scan(came), architecture)
     assert revoked(catalog, KEY) == ["a/0"]
+
+
+def test_what_is_taken_along_is_taken_a_few_at_a_time_and_gone_on_with(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a million entries it takes most of a minute, in which nobody else could write."""
+    monkeypatch.setattr(moved, "_AT_ONCE", 2)
+    third = Store(STORE.kind, Path("/srv/third"))
+    came = [entry(f"{name}/0", source=f"{name}.1") for name in "abcde"]
+    catalog.write(record_import, [made(one) for one in came], BUNDLE, BundleSource("release", KEY, (MEMBER,)), NOW)
+    for store in (OTHER, third):
+        there = [replace(one, id=replace(one.id, store=store)) for one in came]
+        catalog.write(record_scan, scan(*there, store=store), architecture)
+    some = catalog.read(next_waiting)
+    assert some is not None
+    assert some.keys == ("a/0", "b/0")
+    catalog.write(take_along, some)
+    assert revoked(catalog, KEY) == ["a/0", "b/0"]
+    # Whoever ends in between leaves the rest, and nothing by halves, to the next.
+    assert [origin for origin, _ in known(catalog).values()].count(Origin.IMPORTED) == 2
+    # What is there again meanwhile keeps what is its own.
+    again = catalog.read(next_waiting)
+    catalog.write(record_scan, scan(came[-1]), architecture)
+    assert again is not None
+    catalog.write(take_along, again)
+    assert revoked(catalog, KEY) == ["a/0", "b/0", "e/0"]
+    assert catalog.read(next_waiting) is None
+    catalog.write(record_scan, scan(state=StoreState.MISSING), architecture)
+    take_all_along(catalog)
+    assert revoked(catalog, KEY) == sorted(2 * [one.id.key for one in came])
+    assert catalog.read(next_waiting) is None
