@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from msgspec.structs import replace
 
+from xpucached.catalog.lists import among
 from xpucached.catalog.tables import SHIFTS
 from xpucached.domain.diagnosis import Figure
 from xpucached.domain.names import ModelName
@@ -54,10 +56,10 @@ def unseen_shifts(connection: sa.Connection) -> tuple[Shift, ...]:
 
 def see_shifts(connection: sa.Connection, models: Sequence[ModelName], now: datetime) -> tuple[Shift, ...]:
     """Note that these models' were seen, or all; return those that were not before."""
-    condition = sa.and_(_C.seen.is_(None), _C.model.in_(models) if models else sa.true())
-    ids = [one.id for one in _values(connection, condition)]
-    connection.execute(sa.update(SHIFTS).where(_C.id.in_(ids)).values(seen=now))
-    return tuple(_values(connection, _C.id.in_(ids)))
+    condition = sa.and_(_C.seen.is_(None), among(_C.model, models) if models else sa.true())
+    found = _values(connection, condition)
+    connection.execute(sa.update(SHIFTS).where(condition).values(seen=now))
+    return tuple(replace(one, seen=now) for one in found)
 
 
 def _key(one: Shift) -> tuple[str, str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import sqlalchemy as sa
 from msgspec.structs import replace
 
 from tests.support import catalogs
@@ -14,6 +15,7 @@ from xpucached.catalog import Catalog
 from xpucached.catalog.models import add_model, remove_model
 from xpucached.catalog.runs import begin_run, find_run
 from xpucached.catalog.shifts import record_shifts, see_shifts, unseen_shifts
+from xpucached.catalog.tables import SHIFTS
 from xpucached.domain.models import WarmReason
 
 if TYPE_CHECKING:
@@ -47,4 +49,23 @@ def test_a_shift_is_news_once_and_stays_until_it_is_seen(tmp_path: Path) -> None
         assert catalog.write(record_shifts, run.model, [found])[0][0].id > first
         assert catalog.read(find_run, run.id).changes == ("torch 2 → 3",)
         catalog.write(remove_model, run.model)
+        assert catalog.read(unseen_shifts) == ()
+
+
+def test_as_many_as_there_are_may_be_seen_at_once(tmp_path: Path) -> None:
+    many = 250_001  # SQLite takes no more parameters than 250,000 on Debian, and 32,766 elsewhere
+    with closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        catalog.write(add_model, model("net"))
+        run = catalog.write(begin_run, model("net"), WarmReason.DRIVER, "host", NOW)
+        (first,), _ = catalog.write(record_shifts, run.model, [replace(make_shift(), run=run.id, at=NOW)])
+
+        def multiply(connection: sa.Connection) -> None:
+            others = {one.name: one for one in SHIFTS.c if one.name not in {"id", "variant"}}
+            names = sa.func.json_each("[" + ",".join(map(str, range(1, many))) + "]").table_valued("value")
+            rows = sa.select(*others.values(), names.c.value).select_from(SHIFTS.join(names, sa.true()))
+            connection.execute(sa.insert(SHIFTS).from_select([*others, "variant"], rows))
+
+        catalog.write(multiply)
+        seen = catalog.write(see_shifts, [run.model], NOW)
+        assert (len(seen), seen[0]) == (many, replace(first, seen=NOW))
         assert catalog.read(unseen_shifts) == ()
