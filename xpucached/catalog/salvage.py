@@ -69,6 +69,7 @@ def salvage_models(aside: Path, beside: Path) -> Salvaged:
         if not stat.S_ISREG(aside.lstat().st_mode):
             return Salvaged((), "it is no file")
         with _read(aside, beside, reasons) as connection:
+            _complete(connection)
             sound = sa.select(MODELS.c.name).where(sa.not_(soundness.wrong(MODELS)))
             for (name,) in connection.execute(sound).all():
                 found += _whole(connection, name)
@@ -82,6 +83,16 @@ def salvage_models(aside: Path, beside: Path) -> Salvaged:
     for why in reasons:
         log.warning("not everything could be taken over from %s: %s", aside, why)
     return Salvaged(tuple(found), "; ".join(reasons), history)
+
+
+def _complete(connection: sa.Connection) -> None:
+    """Let the models of an earlier version be read as today's: what it had no columns for is not known of them."""
+    known = {str(row[1]) for row in connection.exec_driver_sql("PRAGMA main.table_info(models)")}
+    younger = [f'NULL AS "{one.name}"' for one in MODELS.c if one.name not in known]
+    if known and younger:
+        # Of two of one name, a temporary one is meant.
+        view = f"CREATE TEMP VIEW models AS SELECT *, {', '.join(younger)} FROM main.models"  # noqa: S608 - our names
+        connection.exec_driver_sql(view)
 
 
 def _history(connection: sa.Connection) -> Mapping[str, tuple[Mapping[str, object], ...]]:

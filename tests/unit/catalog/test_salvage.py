@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from alembic import command
+from alembic.config import Config
+from msgspec.structs import replace
 
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import NOW, model
-from xpucached.catalog import days, salvage
+from xpucached.catalog import days, migrating, opening, salvage
 from xpucached.catalog.models import add_model
 from xpucached.catalog.salvage import incomplete, note_incomplete, salvage_models
 
@@ -104,6 +107,35 @@ def test_what_stands_in_the_journal_is_taken_over_from_a_copy(path: Path) -> Non
         found = salvaged(path)
         assert [one.priority for one in found.models] == [1]
         assert {one.name: one.stat().st_mtime_ns for one in path.parent.iterdir()} == before
+
+
+def of_revision(path: Path, revision: str) -> None:
+    """Make a catalog as the migrations left it when this one was the newest."""
+    path.touch()
+    engine = opening.connections(path)
+    config = Config()
+    config.set_main_option("script_location", str(catalogs.MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    with engine.connect() as connection, connection.begin():
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("revision", sorted(migrating.every_revision(catalogs.MIGRATIONS)))
+def test_models_of_each_earlier_version_are_taken_over(path: Path, revision: str) -> None:
+    of_revision(path, revision)
+    younger = path.with_name("younger.sqlite")
+    with closing(catalogs.fresh(younger)) as opened:
+        opened.write(add_model, model())
+    with closing(sqlite3.connect(path)) as raw, raw:
+        names = ", ".join(f'"{name}"' for _, name, *_ in raw.execute("PRAGMA table_info(models)"))
+        raw.execute("ATTACH ? AS younger", (str(younger),))
+        raw.execute(f"INSERT INTO models ({names}) SELECT {names} FROM younger.models")  # noqa: S608 - our names
+    found = salvaged(path)
+    expected = model() if "before" in names else replace(model(), before=())
+    assert (found.models, found.incomplete_because) == ((expected,), "")
+    assert found.history.keys() == ({"days", "warmth"} if revision >= "0026" else set())
 
 
 @pytest.mark.parametrize("what", ["directory", "link", "nothing", "text"])
