@@ -394,6 +394,25 @@ def test_a_slot_that_a_program_is_writing_is_passed_over_and_an_empty_one_is_not
     assert not (empty.leaf / "1.lock").exists()
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_directory_in_the_place_of_a_program_leaves_the_trash_with_all_that_is_in_it(
+    sycl_store: SyclStore, tmp_path: Path, *, alone: bool
+) -> None:
+    made = sycl_store.add("_ZTS1k", without=("bin",))
+    if not alone:
+        sycl_store.add("_ZTS1k", slot=1)
+    (made.bin / "below").mkdir(parents=True)
+    (made.bin / "below" / "file").touch()
+    (tmp_path / "aside").touch()
+    (made.bin / "link").symlink_to(tmp_path / "aside")
+    entry = next(one for one in look(sycl_store.root).entries if one.id.key.endswith("/0"))
+    assert sycl.remover.remove([entry], {entry.id: replace(NOTE, reason=EvictReason.DEFECTIVE)})[entry.id]
+    (item,) = sycl.trash_files.trash(of(sycl_store))
+    assert sycl.trash_files.discard(of(sycl_store), (item.ref,)) == {item.ref}
+    assert not (sycl_store.root / entry_format.TRASH).exists()
+    assert (tmp_path / "aside").exists()
+
+
 def several(store: SyclStore, count: int) -> Slot:
     """Put several entries of one leaf away, with sources of one length; give the last one."""
     made = [store.add("_ZTS1k", slot=number) for number in range(count)]

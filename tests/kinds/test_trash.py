@@ -259,6 +259,16 @@ def test_of_directories_only_an_empty_one_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in place.iterdir()] == ["full"]
 
 
+def test_a_file_in_the_place_of_a_directory_leaves_the_trash(tmp_path: Path) -> None:
+    filled, items = put_away(tmp_path, fakes.NEST)
+    (folder,) = (items[0] / trash.LEAF).iterdir()
+    folder.rename(tmp_path / "aside")
+    folder.write_bytes(b"")
+    ref = TrashRef(items[0].name)
+    assert filled.trash.discard(filled.store, (ref,)) == {ref}
+    assert not items[0].exists()
+
+
 # -- a trash that somebody has filled ---------------------------------------------------------------------------------
 
 

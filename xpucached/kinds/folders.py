@@ -95,3 +95,13 @@ def remove(parent: int, name: str, device: int) -> None:
         os.rmdir(name, dir_fd=parent)
     except FileNotFoundError:
         return
+
+
+def clear(parent: int, name: str, device: int) -> None:
+    """Remove whatever has a name, if it is still there.  Raises OSError as `walk` does."""
+    try:
+        unlink(parent, name)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        remove(parent, name, device)

@@ -299,10 +299,7 @@ class TrashFolder:
                 with contextlib.suppress(FileNotFoundError):
                     with fs.directory_in(item, LEAF, device) as leaf:
                         for file in _files(leaf, self.is_file):
-                            if FOLDER in self.suffixes:
-                                folders.remove(leaf, file, device)
-                            else:
-                                folders.unlink(leaf, file)
+                            folders.clear(leaf, file, device)
                     os.rmdir(LEAF, dir_fd=item)
                 folders.unlink(item, ABOUT)
             os.rmdir(ref, dir_fd=trash)
