@@ -239,6 +239,22 @@ def test_a_python_program_is_followed_through_its_own_modules(tmp_path: Path) ->
         ("sh", "code.sh"),
         ("./run.sh",),
         ("./tool",),
+        ("env", "-S", "python3 app.py"),
+        ("env", "-vSA=1 python3 -u app.py"),
+        ("env", "-i", "--split-string=python3 -m app"),
+        ("env", "--split-string", "-u A -S 'python3 app.py'"),
+        ("env", "-S", "${{CHOSEN}} app.py"),
+        ("sh", "-c", "env -S 'python3 app.py'"),
+        ("./first",),
+        ("./second",),
+        ("env", "A=1", "./run.sh"),
+        ("nice", "-n", "3", "./tool"),
+        ("env", "tool"),
+        ("sh", "-c", "exec ./tool"),
+        ("sh", "-c", ". ./code.sh"),
+        ("sh", "outer.sh"),
+        ("fish", "-c", "source outer.sh"),
+        ("sh", "here.sh"),
     ],
 )
 def test_however_a_program_is_started_its_modules_are_seen(tmp_path: Path, command: tuple[str, ...]) -> None:
@@ -246,11 +262,34 @@ def test_however_a_program_is_started_its_modules_are_seen(tmp_path: Path, comma
     (tmp_path / "helper.py").write_text("")
     (tmp_path / "run.sh").write_text(f"#!/bin/sh\nexec {sys.executable} app.py\n")
     (tmp_path / "code.sh").write_text(f"{sys.executable} -u -c 'import app; app.run()'\n")
+    (tmp_path / "outer.sh").write_text("cd .\n. ./second.sh\n")
+    (tmp_path / "second.sh").write_text("exec ./run.sh\n")
+    (tmp_path / "here.sh").write_text(f"{sys.executable} - <<END\nimport app\nEND\n")
     (tmp_path / "tool").write_text(f"#!{sys.executable}\nimport app\n")
-    for name in ("run.sh", "tool"):
+    (tmp_path / "first").write_text("#!/usr/bin/env -S A=1 python3 -u\nimport app\n")
+    (tmp_path / "second").write_text("#!/usr/bin/env --split-string=python3 -u\nimport app\n")
+    for name in ("run.sh", "tool", "first", "second"):
         (tmp_path / name).chmod(0o755)
-    found = named(workload(tmp_path, *(word.format(python=sys.executable) for word in command)))
+    words = (word.format(python=sys.executable) for word in command)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    found = named(workload(tmp_path, *words, PATH=path, CHOSEN="python3"))
     assert {"app.py", "helper.py"} <= found.keys()
+
+
+def test_what_a_script_reads_as_its_own_names_no_directory_of_the_program_s(tmp_path: Path) -> None:
+    """As a virtual environment's ``activate`` does, which names all of it."""
+    work = tmp_path / "work"
+    for place in (work, tmp_path / "venv" / "bin"):
+        place.mkdir(parents=True)
+    (tmp_path / "venv" / "another").touch()
+    (tmp_path / "venv" / "bin" / "activate").write_text(f"VIRTUAL_ENV={tmp_path}/venv\n")
+    (work / "app.py").touch()
+    (work / "run.sh").write_text("#!/bin/sh\n. ../venv/bin/activate\nexec python3 app.py\n")
+    (work / "run.sh").chmod(0o755)
+    for command in (("./run.sh",), ("sh", "-c", ". ../venv/bin/activate && python3 app.py")):
+        found = named(workload(work, *command))
+        assert {"app.py", f"{tmp_path}/venv/bin/activate"} <= found.keys()
+        assert f"{tmp_path}/venv/another" not in found
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
 from xpucached.host import python_imports, python_packages, shell_words
-from xpucached.host.digests import beginning, is_file, names, ordinary, told_of_file
-from xpucached.host.python_packages import PYTHON, SITES
+from xpucached.host.digests import beginning, is_file, names, ordinary, plain, told_of_file
+from xpucached.host.python_packages import PYTHON, packages
 from xpucached.host.shell_words import MOST as _WORDS
 from xpucached.host.shell_words import SHELLS
 from xpucached.printing import encodable
@@ -32,6 +32,7 @@ MOST: Final = 10_000
 """Files that are noted of one model."""
 
 _MODULES: Final = 2000
+_MOST_STARTED: Final = 100
 _FOLDER: Final = 4000
 """Names in one directory; a larger one is not listed."""
 _DEPTH: Final = 6
@@ -65,10 +66,10 @@ class Needs:
         self._searched: set[str] = set()
         self._waiting: deque[tuple[str, str, str]] = deque()
         self._busy = self._in_script = False
-        self._lists = True
+        self._lists = self._starts = True
         self._folders: dict[str, None] = {}  # what holds much has the room that is left
-        self._scripts: deque[str] = deque()
-        self._interpreters: set[str] = set()
+        self._scripts: deque[tuple[str, bool]] = deque()
+        self._interpreters, self._started = set[str](), set[str]()
         self._added: list[str] = []  # what interpreters search for modules besides their packages
         self._left, self._lookups = _TEXTS, _MOST_LOOKUPS
 
@@ -76,7 +77,7 @@ class Needs:
         """Note a path, unless there are enough."""
         # What is no Unicode cannot be written down.  Spaces of other scripts, and what nobody can print, can.
         if len(self.paths) < MOST and encodable(path) == path:
-            self.paths.setdefault(_plain(path), role)
+            self.paths.setdefault(plain(path), role)
 
     def look(self) -> None:
         """Note what the workload names."""
@@ -85,7 +86,7 @@ class Needs:
         words = [*workload.command]
         if exercise.loader is not Loader.COMMAND:
             words = [exercise.python]
-        for path in map(_plain, self.library_places):
+        for path in map(plain, self.library_places):
             # Libraries are noted by where they lie, and programs come to them by this.
             if os.path.realpath(path) != path:
                 self.add(path, Role.LINK)
@@ -114,12 +115,13 @@ class Needs:
             found = os.path.join(self._directory, word)
             return found if is_file(found) else None
         for place in self._variables.get("PATH", os.defpath).split(":"):
+            self._lookups -= 1
             found = os.path.join(self._directory, place, word)
             if is_file(found) and os.access(found, os.X_OK):
                 return found
         return None
 
-    def _program(self, path: str, depth: int) -> None:
+    def _program(self, path: str, depth: int, *, lists: bool = True) -> None:
         """Note a program, the interpreter that its first line names, and the packages beside that."""
         self.add(path, Role.PROGRAM)
         if PYTHON.match(os.path.basename(path)):
@@ -128,14 +130,15 @@ class Needs:
         if not begin.startswith(b"#!") or depth > 1:
             return
         line = os.fsdecode(begin[2:].partition(b"\n")[0]).split()
-        interpreter = next((word for word in line if not word.endswith("/env") and not word.startswith("-")), None)
-        found = self._which(interpreter) if interpreter is not None else None
+        if line and os.path.basename(line[0]) == "env":
+            line = shell_words.of_env(line[1:], self._variables)[1]
+        found = self._which(line[0]) if line else None
         if found is not None:
             self._program(found, depth + 1)
             if PYTHON.match(os.path.basename(found)):
                 self._script(path)
             elif os.path.basename(found) in SHELLS:
-                self._shell_script(path)
+                self._shell_script(path, lists=lists)
                 if PYTHON.match(os.path.basename(path)):
                     self._chosen(path)
 
@@ -172,27 +175,24 @@ class Needs:
         ahead = deque(words)
         after: str | None = None  # what an interpreter still waits for
         python = shell = text = False
-        seen = 0
+        seen, inside = 0, self._in_script  # of what a shell runs
         while ahead and seen < _WORDS:
             word = ahead.popleft()
             seen += 1
             self._search_by(word if not self._in_script else "", self._directory)
             name = os.path.basename(word)
             if after is not None:
-                given, after = after, None
-                if given == "-m":
-                    self._modules([word], [self._directory, *self._roots()])
-                elif given == "-c" and python:
-                    self._imports(word, self._directory, "")
-                python = python and given in _WITH_VALUE
+                self._given(after, word)
+                python, after = python and after in _WITH_VALUE, None
                 continue
+            if name == "env" and not python:
+                ahead = deque(itertools.chain(*shell_words.of_env(ahead, self._variables)))
             if text and not word.startswith(("-", "+")):
-                text = False
+                text, inside = False, True
                 ahead.extendleft(self._meant(one, self._directory) for one in reversed(shell_words.of_command(word)))
             elif PYTHON.match(name) or name in SHELLS:
                 python, shell, text = bool(PYTHON.match(name)), name in SHELLS, False
-                found = self._which(word)
-                if found is not None:
+                if (found := self._which(word)) is not None:
                     self._program(found, 0)
             elif python and word.startswith("-"):
                 after = word if word in _WITH_VALUE else None
@@ -202,13 +202,38 @@ class Needs:
             elif shell and word.startswith(("-", "+")):
                 text = text or ("c" in word and not word.startswith("--"))
                 after = word if shell_words.VALUE.fullmatch(word) else None
+            elif inside and word in {".", "source"} and not python and ahead:
+                self._named_script(ahead[0], python=False, lists=False)
             else:
-                if python or shell or word.endswith(".py"):
-                    self._named_script(word, python=python or word.endswith(".py"))
+                self._file(word, python=python, shell=shell, started=not python and (inside or not shell))
                 python = shell = False
-                self._argument(word)
 
-    def _named_script(self, word: str, *, python: bool) -> None:
+    def _given(self, option: str, word: str) -> None:
+        """Note what an interpreter's option names."""
+        if option == "-m":
+            self._modules([word], [self._directory, *self._roots()])
+        elif option == "-c":
+            self._imports(word, self._directory, "")
+
+    def _file(self, word: str, *, python: bool, shell: bool, started: bool) -> None:
+        """Note a file that a word names: the script of an interpreter, or what is ``started`` by its name."""
+        if python or shell or word.endswith(".py"):
+            self._named_script(word, python=python or word.endswith(".py"))
+        if started:
+            self._start(word)
+        self._argument(word)
+
+    def _start(self, word: str) -> None:
+        """Note what a script needs that is started by its name; of one that is another's not what directories hold."""
+        sought = self._starts and self._lookups > 0 and ("/" in word or not self._in_script)
+        found = self._which(word) if sought else None
+        if found is None or found in self._started or len(self._started) >= _MOST_STARTED:
+            return
+        if os.access(found, os.X_OK) and beginning(found, 2) == b"#!":
+            self._started.add(found)
+            self._program(found, 0, lists=not self._in_script)
+
+    def _named_script(self, word: str, *, python: bool, lists: bool = True) -> None:
         path = os.path.join(self._directory, word)
         inner = os.path.join(path, "__main__.py")
         if python and is_file(inner):
@@ -219,25 +244,28 @@ class Needs:
             if python:
                 self._script(path)
             else:
-                self._shell_script(path)
+                self._shell_script(path, lists=lists)
 
-    def _shell_script(self, path: str) -> None:
+    def _shell_script(self, path: str, *, lists: bool) -> None:
         if path not in self._searched and len(self._searched) < _MODULES:
             self._searched.add(path)
-            self._scripts.append(path)
+            self._scripts.append((path, lists))
         # Not by recursion: a script may start another one, and so on.
         while self._scripts and not self._in_script:
-            path = self._scripts.popleft()
+            path, lists = self._scripts.popleft()
             beside, text = os.path.dirname(os.path.realpath(path)), self._text(path)
             # What it reads as its own says where modules are looked for, too.
             read = [self._meant(word, beside) for word in shell_words.sourced(text)]
             self._search_by("\n".join([*map(self._text, filter(os.path.isabs, read)), text]), beside)
             for code in shell_words.of_python(text):
                 self._imports(code, self._directory, "")
+            if "<<" in text:
+                self._imports(text, self._directory, "")
             # A shell's script in the place of a Python chooses one, and the directory that it names is where these lie.
-            self._in_script, self._lists = True, not PYTHON.match(os.path.basename(path))
+            self._in_script, self._starts = True, not PYTHON.match(os.path.basename(path))
+            self._lists = lists and self._starts
             self._follow([self._meant(word, beside) for word in shell_words.of_script(text)])
-            self._in_script, self._lists = False, True
+            self._in_script, self._lists, self._starts = False, True, True
 
     def _search_by(self, text: str, beside: str) -> None:
         """Look for modules also where a text gives ``PYTHONPATH`` to programs."""
@@ -276,7 +304,7 @@ class Needs:
         for text in dict.fromkeys((word, word.partition("=")[2])):
             if not text or len(text) > _LONGEST or "\0" in text:
                 continue
-            path = _plain(os.path.join(self._directory, text))
+            path = plain(os.path.join(self._directory, text))
             try:
                 mode = os.stat(path).st_mode
             except (OSError, ValueError):
@@ -370,30 +398,3 @@ class Needs:
             while self._waiting:
                 self._read(*self._waiting.popleft())
             self._busy = False
-
-
-def packages(found: Iterable[tuple[str, bool]]) -> dict[str, str]:
-    """Return the packages among the names of a directory: name and version, to where that is written down."""
-    there: dict[str, str] = {}
-    for name, folder in found:
-        stem, suffix = os.path.splitext(name)
-        if suffix not in {".dist-info", ".egg-info"}:
-            continue
-        words = " ".join(stem.split("-", 2)[:2])
-        there[words] = f"{name}/{'RECORD' if suffix == '.dist-info' else 'PKG-INFO'}" if folder else name
-    return there
-
-
-def site_of(path: str) -> str | None:
-    """Return the directory of installed packages that a file lies in; None if it is part of none."""
-    parts = path.split("/")
-    for number in range(len(parts) - 1, 0, -1):
-        if parts[number - 1] in SITES:
-            return "/".join(parts[:number])
-    return None
-
-
-def _plain(path: str) -> str:
-    """Return a path without its detours; behind a link, ``..`` leads elsewhere than it seems, and stays."""
-    plain = os.path.normpath(path)
-    return plain if ".." not in path or os.path.realpath(plain) == os.path.realpath(path) else path

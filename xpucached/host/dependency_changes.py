@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.domain.dependencies import Dependency, Role
-from xpucached.host.dependencies import MOST, packages, site_of
+from xpucached.host.dependencies import MOST
 from xpucached.host.digests import Enough, Reader, Unread, names
 from xpucached.host.proofs import FOLDERS, LED, alike, holds_something, led_to, names_digest
+from xpucached.host.python_packages import packages, site_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -103,6 +103,12 @@ def ordinary(path: str) -> bool:
     return not f"{os.path.realpath(path)}/".startswith(_NOT_FILES)
 
 
+def plain(path: str) -> str:
+    """Return a path without its detours; behind a link, ``..`` leads elsewhere than it seems, and stays."""
+    plain = os.path.normpath(path)
+    return plain if ".." not in path or os.path.realpath(plain) == os.path.realpath(path) else path
+
+
 def names(path: str, most: int) -> list[tuple[str, bool]] | None:
     """Give the names in a directory, sorted, each with whether it is a directory; None if there are more than ``most``.
 

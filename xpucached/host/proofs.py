@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.domain.dependencies import Dependency, Role
-from xpucached.host.dependencies import MOST, Needs, packages, site_of
+from xpucached.host.dependencies import MOST, Needs
 from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary, told_of_file
+from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
 
 if TYPE_CHECKING:

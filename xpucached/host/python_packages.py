@@ -98,6 +98,27 @@ def editable(places: Iterable[Path]) -> Iterator[Path]:
                     yield source.parents[len(parts) - 1]
 
 
+def packages(found: Iterable[tuple[str, bool]]) -> dict[str, str]:
+    """Return the packages among the names of a directory: name and version, to where that is written down."""
+    there: dict[str, str] = {}
+    for name, folder in found:
+        stem, _, suffix = name.rpartition(".")
+        if not stem or suffix not in {"dist-info", "egg-info"}:
+            continue
+        words = " ".join(stem.split("-", 2)[:2])
+        there[words] = f"{name}/{'RECORD' if suffix == 'dist-info' else 'PKG-INFO'}" if folder else name
+    return there
+
+
+def site_of(path: str) -> str | None:
+    """Return the directory of installed packages that a file lies in; None if it is part of none."""
+    parts = path.split("/")
+    for number in range(len(parts) - 1, 0, -1):
+        if parts[number - 1] in SITES:
+            return "/".join(parts[:number])
+    return None
+
+
 def _text(path: Path) -> str:
     return beginning(os.fspath(path), _TEXT).decode("utf-8", "replace")
 

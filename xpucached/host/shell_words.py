@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+SHELLS: Final = frozenset({"sh", "ash", "bash", "dash", "fish", "ksh", "rbash", "zsh"})
 MOST: Final = 10_000
 """Words of one text."""
 VALUE: Final = re.compile(r"[-+](?!-)\w*[oO]|--(?:rcfile|init-file)", re.ASCII)
@@ -20,6 +21,12 @@ _TEXT: Final = 1 << 20
 _LONGEST: Final = 4096
 _MOST_TEXTS: Final = 100
 """Files that one script reads as its own, and texts of Python in it."""
+
+_SPLIT: Final = re.compile(r"(?:-[i0v]*S|--s[a-z-]*(?:=|\Z))(.*)", re.DOTALL)
+"""The option of ``env`` whose value is taken apart."""
+_OF_ENV: Final = re.compile(r"-[i0v]*[uCaP]|--(?:u|c|a)[a-z0-9-]*")
+"""One of ``env`` that has a value in the next word."""
+_MOST_SPLIT: Final = 8
 
 _BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
 _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
@@ -39,6 +46,25 @@ def of_command(text: str) -> list[str]:
         return list(itertools.islice(words, MOST))
     except ValueError:
         return of_script(text[:_TEXT])
+
+
+def of_env(words: Iterable[str], variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return what ``env`` is given for itself, and the command that it starts, with what ``-S`` has it take apart."""
+    ahead = deque(itertools.islice(words, MOST))
+    own: list[str] = []
+    left = _MOST_SPLIT
+    while ahead and (ahead[0].startswith("-") or "=" in ahead[0]):
+        word = ahead.popleft()
+        split = _SPLIT.fullmatch(word)
+        if split is not None and left and (split[1] or ahead):
+            left -= 1
+            text = (split[1] or ahead.popleft())[:_LONGEST].replace("\\_", " ")
+            ahead.extendleft(expanded(one, variables) for one in reversed(of_command(text)))
+            continue
+        own.append(word)
+        if _OF_ENV.fullmatch(word) and ahead:
+            own.append(ahead.popleft())
+    return own, list(ahead)
 
 
 def of_script(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.errors import NotFound
-from xpucached.host import python_packages
+from xpucached.host import python_packages, shell_words
 from xpucached.host.digests import head
 from xpucached.host.python_packages import PYTHON
 
@@ -47,7 +47,7 @@ def places(command: Sequence[str], directory: Path, variables: Mapping[str, str]
 def _program(command: Sequence[str], directory: Path, variables: Mapping[str, str]) -> Path:
     words = list(command)
     if words and Path(words[0]).name == "env":
-        words = list(itertools.dropwhile(lambda word: word.startswith("-") or "=" in word, words[1:])) or words
+        words = shell_words.of_env(words[1:], variables)[1] or words
     first = next(iter(words), "")
     found = shutil.which(first, path=variables.get("PATH")) if "/" not in first else None
     path = Path(found or directory / first)

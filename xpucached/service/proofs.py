@@ -18,9 +18,9 @@ from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
 from xpucached.errors import CatalogError
 from xpucached.host import proofs
-from xpucached.host.dependencies import site_of
 from xpucached.host.dependency_changes import DependencyChecker
 from xpucached.host.proofs import DependencySnapshot
+from xpucached.host.python_packages import site_of
 from xpucached.planning.prewarm import applicable
 
 if TYPE_CHECKING:

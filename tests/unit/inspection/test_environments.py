@@ -96,6 +96,7 @@ def test_a_program_brings_what_lies_beside_it_and_a_script_its_interpreter(tmp_p
     python = environment(tmp_path / "venv")
     put(tmp_path / "app", f"#!/usr/bin/env {python}\n".encode())
     assert found(tmp_path, "env", "-u", "A=1", "B=2", "./app") == ["venv"]
+    assert found(tmp_path, "env", "-S", "-i A=1 ./app") == ["venv"]
 
 
 @pytest.mark.parametrize("command", ["bash", "script", "none", ""])
