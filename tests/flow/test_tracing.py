@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,3 +142,56 @@ def test_a_program_keeps_its_terminal() -> None:
     assert child.wait(60) == 0
     assert os.read(main, 100).decode().strip() == "True True True True"
     os.close(main)
+
+
+def test_a_program_runs_where_no_other_terminal_can_be_had() -> None:
+    """As in a container without /dev/ptmx, or once there are as many as there may be."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no unshare")
+    main, end = pty.openpty()
+    without = [unshare, "--map-root-user", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/ptmx && exec "$@"', "sh"]
+    program = [sys.executable, "-c", "import os; print(os.isatty(2))"]
+    child = subprocess.Popen([*without, *TRACE, "--", *program], stdout=subprocess.PIPE, stderr=end)
+    os.close(end)
+    told = b""
+    with contextlib.suppress(OSError):
+        while piece := os.read(main, 1 << 16):
+            told += piece
+    os.close(main)
+    output, _ = child.communicate(timeout=60)
+    if b"unshare" in told or b"mount" in told:
+        pytest.skip("no namespaces")
+    assert (child.returncode, output) == (0, b"False\n"), told
+    assert b"no other can be had" in told
+    assert b"ended              with exit status 0" in told
+
+
+@pytest.mark.parametrize("end", [True, False], ids=["at the end", "at once"])
+def test_what_cannot_be_started_is_said(end: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+    """Where this user has as many processes as he may, whoever is no root."""
+    code = f"""
+import os, resource, sys
+from xpucached.cli import arguments, launching, program, tracing
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(54321); os.setuid(54321)
+first = launching.start
+def full():
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+def start(*words):
+    try:
+        return first(*words)
+    finally:
+        full()
+if {end}:
+    launching.start = start
+else:
+    full()
+sys.exit(program.main(["trace", "--", "sh", "-c", "sleep 1 & exit 3"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path.anchor
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (3 if end else 126), done.stderr
+    assert end or "'sh' cannot be started: Resource temporarily unavailable" in done.stderr

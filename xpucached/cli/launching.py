@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NOT_THERE = 127
-_NOT_A_PROGRAM = 126
+NOT_A_PROGRAM = 126
 """What shells give for a program that is not there, or that may not be run."""
 
 
@@ -24,7 +24,7 @@ def start(program: Sequence[str], variables: Mapping[str, str], stderr: int) -> 
     number = os.fork()
     if number:
         return number
-    status = _NOT_A_PROGRAM
+    status = NOT_A_PROGRAM
     try:
         os.dup2(stderr, 2)
         status = become(program, variables, merged=False)
@@ -34,10 +34,13 @@ def start(program: Sequence[str], variables: Mapping[str, str], stderr: int) -> 
 
 
 def stay_behind() -> bool:
-    """Divide this process: true in the one that is left behind, which nobody waits for."""
+    """Divide this process: true in the one that is left behind, which nobody waits for; false where it cannot be."""
     sys.stdout.flush()
     sys.stderr.flush()
-    return os.fork() == 0
+    try:
+        return os.fork() == 0
+    except OSError:  # no more can be started: what goes on writes to nobody
+        return False
 
 
 def become(program: Sequence[str], variables: Mapping[str, str], *, merged: bool = True) -> int:
@@ -65,4 +68,4 @@ def become(program: Sequence[str], variables: Mapping[str, str], *, merged: bool
         why = error.strerror if isinstance(error, OSError) else str(error)
         print(f"xpucachectl: {program[0]!r} cannot be started: {why}", file=sys.stderr)
         print("hint: name it as you would in this shell", file=sys.stderr)
-        return _NOT_THERE if isinstance(error, FileNotFoundError) else _NOT_A_PROGRAM
+        return _NOT_THERE if isinstance(error, FileNotFoundError) else NOT_A_PROGRAM

@@ -90,8 +90,12 @@ def _opened(path: Path) -> int:
 
 def _attend(command: list[str], variables: Mapping[str, str], listener: observer.Listener) -> tuple[int, bool]:
     """Run it to its end; give its exit status (negative: the signal), and whether something of it goes on."""
-    ours, theirs = _channel()
-    program = launching.start(command, variables, theirs)
+    try:
+        ours, theirs = _channel()
+        program = launching.start(command, variables, theirs)
+    except OSError as error:  # nothing more can be opened or started
+        print(f"xpucachectl: {command[0]!r} cannot be started: {error.strerror}", file=sys.stderr)
+        return launching.NOT_A_PROGRAM, False
     os.close(theirs)
     with _signals(program, ours):
         status: int | None = None
@@ -109,10 +113,14 @@ def _attend(command: list[str], variables: Mapping[str, str], listener: observer
 
 
 def _channel() -> tuple[int, int]:
-    """Return both ends of what takes the program's stderr: a terminal where ours is one."""
+    """Return both ends of what takes the program's stderr: a terminal where ours is one, and another can be had."""
     if not os.isatty(2):
         return os.pipe()
-    ours, theirs = os.openpty()
+    try:
+        ours, theirs = os.openpty()
+    except OSError as error:
+        print(f"xpucachectl: its stderr is no terminal, as no other can be had: {error.strerror}", file=sys.stderr)
+        return os.pipe()
     tty.setraw(theirs)
     _same_size(ours)
     os.set_inheritable(ours, False)  # noqa: FBT003 - its only argument
