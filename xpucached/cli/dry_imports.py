@@ -65,8 +65,9 @@ def notes(asked: AddModel) -> Iterator[str]:
         yield f"{shown} cannot be started: {getattr(error, 'strerror', None) or error}"
         return
     try:
+        # That Python is not ours: it may say anything.
         found = msgspec.json.decode(told.output, type=_WhatIsFound)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         yield f"{shown} was asked whether it finds what the model imports, and {told.words}"
         return
     yield from _missing(found, shown, place or str(asked.directory))

@@ -172,3 +172,19 @@ def test_a_python_that_looks_in_no_script_s_folder_finds_what_it_is_led_to(tmp_p
     (tmp_path / "led" / "module_that_is_there.py").touch()
     (tmp_path / "app.py").write_text("import module_that_is_there")
     assert not said(tmp_path, sys.executable, "app.py", PYTHONPATH=str(tmp_path / "led"), PYTHONSAFEPATH="1")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"missing":[["\xff",""]],"versions":{},"built_for":{},"extended":false}',
+        b'{"x":' + b"[" * 100_000,
+    ],
+)
+def test_what_no_python_would_answer_is_no_finding(tmp_path: Path, answer: bytes) -> None:
+    (tmp_path / "answer").write_bytes(answer)
+    program = tmp_path / "python3"
+    program.write_text(f'#!/bin/bash\nwhile [ "$1" != --fd ]; do shift; done\ncat {tmp_path}/answer >&"$2"\n')
+    program.chmod(0o755)
+    (notes,) = said(tmp_path, str(program), "-c", "import json")
+    assert notes == f"{program} was asked whether it finds what the model imports, and ended with status 0"
