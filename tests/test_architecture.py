@@ -497,8 +497,13 @@ LONGEST: Final = 400
 LONGER: Final[dict[str, int]] = {}
 """Files that are longer still: none is added, and none grows."""
 
-KIND_WORDS: Final = re.compile(r"\.src\b|\.bin\b|libsycl|sycl\.conf|SYCL_|NEO_|_ZTS", re.IGNORECASE)
-"""What only a cache kind's own package should say, and the programs that run beside a runtime."""
+KIND_WORDS: Final = re.compile(
+    r"\.src\b|\.bin\b|libsycl|sycl\.conf|SYCL_|NEO_|_ZTS|(?-i:(?<![\w/])neo(?!\w))", re.IGNORECASE
+)
+"""What only a cache kind's own package should say, and the programs that run beside a runtime.
+
+In capitals NEO is a driver.
+"""
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ def add(
     one = verb("export", "write entries and their recipes into a bundle", within, "bundle export")
     one.add_argument("dest", metavar="DEST", type=path, help="a folder, or a file that ends with .tar; must not exist")
     one.add_argument("--store", type=path, metavar="DIR", help="what lies in this store, without asking the catalog")
-    one.add_argument("--kind", metavar="KIND", help="sycl, neo")
+    one.add_argument("--kind", metavar="KIND", help="sycl, …")
     one.add_argument("--model", metavar="NAME", help="what this model uses")
     one.add_argument("--driver", metavar="V", help="this version; V* for the beginning of one")
     one.add_argument("--device", metavar="TEXT", help="part of the device's name")

@@ -24,7 +24,6 @@ _PREFIXES: Final = (
     "ZE_",
     "ZES_",
     "UR_",
-    "NEO",
     "IGC_",
     "CL_CONFIG_",
     "ITEX_",

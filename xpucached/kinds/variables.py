@@ -68,7 +68,7 @@ KNOWN: Final = CACHE_VARIABLES | PLACES | STEPS | {"TORCHINDUCTOR_FX_GRAPH_CACHE
 OURS: Final = ("SYCL_CACHE_", "NEO_CACHE_")
 """How the names of variables begin that say where and whether to cache: with a model they are ours to say."""
 
-STEERING: Final = ("SYCL_",)
+STEERING: Final = ("SYCL_", "NEO")
 """How the names of others begin that steer a runtime of a kind: with another value it compiles something else."""
 
 STORE: Final = "SYCL_CACHE_DIR"
