@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 _SIZE: Final = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?) ?(?P<unit>[a-z]*)", re.IGNORECASE | re.ASCII)
-_DURATION: Final = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,9})?) ?(?P<unit>[a-z]*)", re.IGNORECASE | re.ASCII)
+_DURATION: Final = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,9})?) ?(?P<unit>[a-z]*)(?u:\s*)", re.IGNORECASE | re.ASCII)
 
 _BYTES: Final[dict[str, int]] = {
     "": 1,
@@ -49,19 +49,19 @@ def duration(text: str) -> float:
 
     Raises `ValueError` with a sentence that says what was expected.
     """
-    rest = text.strip()
-    total, seen = 0.0, 0
-    while rest:
-        match = _DURATION.match(rest)
+    given = text.strip()
+    total, seen, at = 0.0, 0, 0
+    while at < len(given):
+        match = _DURATION.match(given, at)
         # A bare number is seconds, but only when it stands alone: ``1h30`` could mean either.
-        bare = match is not None and not match["unit"] and (seen > 0 or match.end() < len(rest))
+        bare = match is not None and not match["unit"] and (seen > 0 or match.end() < len(given))
         factor = _SECONDS.get(match["unit"].lower() or "s") if match else None
         if match is None or factor is None or bare:
             break
         total += float(match["number"]) * factor
         seen += 1
-        rest = rest[match.end() :].lstrip()
-    if rest or not seen:
+        at = match.end()
+    if at < len(given) or not seen:
         message = f"not a duration: {text[:40]!r}; expected a number and a unit, such as 90s, 10m, 1h30m or 7d"
         raise ValueError(message)
     return total
