@@ -31,6 +31,6 @@ OF_COMMANDS: Final[Mapping[str, Mapping[int, str]]] = {
     "bundle import": {1: "an entry could not be put in place, or not be compiled"},
     "setup": {1: "a step failed"},
     "run": {126: "the program may not be run", 127: "there is no such program"},
-    "trace": {126: "the program may not be run", 127: "there is no such program"},
+    "trace": {126: "the program may not be run, or nothing more can be started", 127: "there is no such program"},
 }
 """A job that somebody cancels ends all of them that wait for it with 1."""
