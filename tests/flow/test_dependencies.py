@@ -15,6 +15,7 @@ import time
 import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import run
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 
 NOW: Final = datetime(2026, 5, 4, 12, tzinfo=UTC)
+COMPILER: Final = shutil.which("cc") or shutil.which("gcc")
 
 
 def clock() -> datetime:
@@ -1034,6 +1036,58 @@ def test_a_library_counts_by_the_link_in_a_directory_of_many_packages(place: Pat
     link.unlink()
     link.symlink_to(place / "b/libops.so.2.1")
     assert changes(needs, place) == ("view/libops.so.2 was replaced",)
+
+
+@pytest.mark.parametrize("origin", ["$ORIGIN", "${ORIGIN}", "{place}"])
+@pytest.mark.skipif(COMPILER is None, reason="no compiler")
+def test_a_library_counts_by_the_link_by_which_a_program_finds_it_for_itself(place: Path, origin: str) -> None:
+    for release in ("v1", "v2"):
+        (place / release).mkdir()
+        for name in ("foo", "bar"):
+            # As one library that was built anew, and one that was not.
+            text = release if name == "foo" else ""
+            source = ("-x", "c", "-", "-DNAME=" + name + text)
+            made = place / release / f"lib{name}.so.1"
+            run(
+                [str(COMPILER), "-shared", "-fPIC", "-o", made, *source],
+                input=b"int NAME(void) { return 1; }",
+                check=True,
+            )
+    (place / "lib").symlink_to("v1")
+    path = f"-Wl,-rpath,{origin.replace('{place}', str(place))}/lib"
+    run([str(COMPILER), "-x", "c", "-", "-o", place / "app", path], input=b"int main(void) { return 0; }", check=True)
+    libraries = [place / "app", *(place / "v1" / f"lib{name}.so.1" for name in ("foo", "bar"))]
+    needs = proven(workload(place, "./app"), *libraries)
+    assert changes(needs, place) == ()
+    (place / "lib").unlink()
+    (place / "lib").symlink_to("v2")
+    assert changes(needs, place) == ("lib/libfoo.so.1 was replaced",)
+
+
+def test_a_library_counts_by_the_link_that_chooses_it_among_several(place: Path) -> None:
+    """As ``update-alternatives`` does, in the directory of the other libraries."""
+    (place / "alternatives").mkdir()
+    for name in ("blas/libblas.so.3", "mkl/libmkl_rt.so", "libc.so"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(name)
+    chosen = place / "alternatives" / "libblas"
+    chosen.symlink_to(place / "mkl/libmkl_rt.so")
+    (place / "libblas.so.3").symlink_to(chosen)
+    needs = proven(workload(place, "true"), place / "libc.so", place / "mkl/libmkl_rt.so")
+    chosen.unlink()
+    chosen.symlink_to(place / "blas/libblas.so.3")
+    assert changes(needs, place) == ("libblas.so.3 was replaced",)
+
+
+def test_where_a_preloaded_library_is_found_counts(place: Path) -> None:
+    for release in ("v1", "v2"):
+        (place / release).mkdir()
+        (place / release / "libhook.so").write_text(release)
+    (place / "now").symlink_to("v1")
+    needs = proven(workload(place, "true", LD_PRELOAD=f"libm.so.6 {place}/now/libhook.so"), place / "v1/libhook.so")
+    (place / "now").unlink()
+    (place / "now").symlink_to("v2")
+    assert changes(needs, place) == (f"now leads to {place}/v2 now",)
 
 
 def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:

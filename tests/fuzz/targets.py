@@ -315,14 +315,16 @@ def our_settings(data: bytes) -> None:
 
 
 def library(data: bytes) -> None:
-    """Look for the build id of a driver's library."""
+    """Look for the build id of a driver's library, and for where one has others looked for."""
     descriptor = os.memfd_create("fuzz")
     try:
         os.write(descriptor, data)
-        found = elf.build_id(Path(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}")
+        found, places = elf.build_id(path), elf.run_paths(path)
     finally:
         os.close(descriptor)
     _check(found is None or (len(found) <= 128 and bytes.fromhex(found)), "no build id")
+    _check(len(places) <= 32 and all(one.startswith("/") for one in places), "no directories")
 
 
 # -- what lies in our own state directory ----------------------------------------------------------------------------

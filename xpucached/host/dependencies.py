@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
-from xpucached.host import python_imports, python_packages, shell_words
+from xpucached.host import library_names, python_imports, python_packages, shell_words
 from xpucached.host.digests import beginning, is_file, names, ordinary, plain, told_of_file
 from xpucached.host.python_packages import PYTHON, packages
 from xpucached.host.shell_words import MOST as _WORDS
@@ -46,7 +46,7 @@ _MOST_IMPORTS: Final = 20_000
 _MOST_LOOKUPS: Final = 500_000
 """Places in all at which modules are looked for."""
 _MOST_ROOTS: Final = 64
-"""Directories of ``LD_LIBRARY_PATH`` and of ``PYTHONPATH``, and those that installed packages add."""
+"""Directories of ``PYTHONPATH``, and those that installed packages add."""
 
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
@@ -61,8 +61,8 @@ class Needs:
         self._workload = workload
         self._variables = {**variables, **workload.variables}
         self._directory = os.fspath(workload.directory)
-        given = self._variables.get("LD_LIBRARY_PATH", "").split(":", _MOST_ROOTS)[:_MOST_ROOTS]
-        self.library_places = tuple(os.path.join(self._directory, one) for one in given if one)
+        places = library_names.given(self._variables)
+        self.library_places = tuple(os.path.join(self._directory, one) for one in places)
         self._searched: set[str] = set()
         self._waiting: deque[tuple[str, str, str]] = deque()
         self._busy = self._in_script = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.domain.dependencies import Dependency, Role
+from xpucached.host import library_names
 from xpucached.host.dependencies import MOST, Needs
 from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary, told_of_file
 from xpucached.host.python_packages import packages, site_of
@@ -65,8 +66,8 @@ def named(
     there = tuple(found for path, role in needs.paths.items() if (found := _look(path, role)) is not None)
     read: Mapping[str, Dependency] = {}
     if loaded is not None:
-        places = needs.library_places
-        files = {name: _look(name, Role.LIBRARY) for path in loaded for name in (path, *_links(path, places))}
+        led = library_names.names(loaded, needs.library_places)
+        files = {name: _look(name, Role.LIBRARY) for path in led for name in (path, *led[path])}
         read = _digested((*there, *filter(None, files.values())), digested)
     return DependencySnapshot(there, time.time_ns(), _steady(), read, needs.library_places)
 
@@ -107,13 +108,14 @@ def needed(
     found = _as_named(then, earlier, known, ours, reader)
     seen = Needs(workload, {})
     sites: set[str] = set()
-    for paths, role in ((code, Role.LIBRARY), (modules, Role.MODULE), (data, Role.DATA)):
+    led = library_names.names(code, then.places)
+    for paths, role in ((led, Role.LIBRARY), (modules, Role.MODULE), (data, Role.DATA)):
         for path in paths:
             site = site_of(path)
             if site is not None:
                 sites.add(site)
             if role is not Role.MODULE or site is None:
-                for name in (path, *(_links(path, then.places) if role is Role.LIBRARY else ())):
+                for name in (path, *(led[path] if role is Role.LIBRARY else ())):
                     seen.add(name, role)
     for site in sorted(sites):
         seen.add_packages(site)
@@ -291,18 +293,6 @@ def led_to(path: str) -> str:
 def _version(path: str) -> str:
     folder, name = os.path.split(path)
     return next(iter(packages([(name, False), (os.path.basename(folder), True)])), "")
-
-
-def _links(path: str, places: Iterable[str]) -> Iterable[str]:
-    """Yield the names of a library that lead to it: shorter ones (``libfoo.so.1``), beside it and in these places."""
-    names = [os.path.basename(path)]
-    while ".so." in names[-1]:
-        names.append(names[-1].rpartition(".")[0])
-    for place in (os.path.dirname(path), *places):
-        for name in (os.path.join(place, one) for one in names):
-            with contextlib.suppress(OSError, ValueError):
-                if name != path and os.path.islink(name) and os.path.realpath(name) == path:
-                    yield name
 
 
 def _same(one: Dependency, other: Dependency) -> bool:
