@@ -18,6 +18,7 @@ from xpucached.catalog.events import RESTORED
 from xpucached.domain.jobs import JobState
 from xpucached.domain.reports import ScanReport
 from xpucached.kinds import sycl
+from xpucached.kinds.trash import TrashFolder
 from xpucached.service import trash
 from xpucached.service.events import Events
 
@@ -66,9 +67,9 @@ def test_what_a_cancelled_job_does_in_a_store_comes_to_its_end_first(
     real = getattr(place, name)
 
     def slowly(*given: object, **more: object) -> object:
+        result = real(*given, **more)
         going.set()
         may_end.wait(20)
-        result = real(*given, **more)
         ended.append(way)
         return result
 
@@ -124,8 +125,9 @@ def test_what_came_back_before_somebody_cancelled_that_is_known_and_the_rest_sta
         await jobs.wait(evicting.id, 20)
 
         def restore(*given: object) -> object:
+            result = real(*given)  # type: ignore[arg-type]
             loop.call_soon_threadsafe(task.cancel)
-            return real(*given)  # type: ignore[arg-type]
+            return result
 
         monkeypatch.setattr(sycl.trash_files, "restore", restore)
         job = jobs.start("restore", service.trash.restoring((), everything=True))
@@ -133,6 +135,78 @@ def test_what_came_back_before_somebody_cancelled_that_is_known_and_the_rest_sta
         assert (await jobs.wait(job.id, 20)).state is JobState.CANCELLED
         assert len(await service.trash.all()) == 3
         assert [one.restored is not None for one in catalog.read(all_entries)] == [True, True]
+        await service.stop()
+
+    asyncio.run(cancel())
+
+
+@pytest.mark.parametrize(
+    ("way", "place", "name", "told"),
+    [
+        ("scan", sycl.scanner, "read_slots", None),
+        ("verify", sycl.scanner, "read_slots", None),
+        ("evict", sycl.remover, "_remove_leaf", "evicted"),
+        ("fix", sycl.remover, "_remove_leaf", "mended"),
+        ("empty", TrashFolder, "drop", "trash-emptied"),
+        ("restore", TrashFolder, "put_back", "restored"),
+    ],
+    ids=["scan", "verify", "evict", "fix", "empty", "restore"],
+)
+def test_of_what_nobody_waits_for_no_more_is_begun(
+    catalog: Catalog,
+    sycl_store: SyclStore,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    place: ModuleType | type,
+    name: str,
+    told: str | None,
+) -> None:
+    """A directory may hold a hundred thousand, and each answer late."""
+    for number in range(4):
+        slot = sycl_store.add(options=str(number), age=90 * 86400)
+        if way == "fix":
+            slot.cut(slot.bin, 20)
+            slot.cut(slot.src, 20)
+    begun: list[object] = []
+    real = getattr(place, name)
+
+    async def cancel() -> None:
+        service = alone(catalog, sycl_store.root)
+        jobs, loop = service.context.jobs, asyncio.get_running_loop()
+        await service.scanner.scan_stores()
+        refs = [one.entry.id.ref for one in catalog.read(all_entries)]
+        assert len(refs) == 4
+        if way in {"empty", "restore"}:
+            evicting = jobs.start("evict", service.evictor.work(refs))
+            await jobs.wait(evicting.id, 20)
+            assert len(await service.trash.all()) == 4
+
+        def once(*given: object, **more: object) -> object:
+            begun.append(given)
+            result = real(*given, **more)
+            if len(begun) == 1:
+                cancelled = threading.Event()
+                loop.call_soon_threadsafe(lambda: (task.cancel(), loop.call_later(0.05, cancelled.set)))
+                cancelled.wait(20)
+            return result
+
+        monkeypatch.setattr(place, name, once)
+        work: dict[str, Work] = {
+            "scan": lambda _handle: service.scanner.scan_stores(full=True),
+            "verify": service.verifier.work(),
+            "evict": service.evictor.work(refs),
+            "fix": service.verifier.work(fix=True),
+            "empty": service.trash.emptying(()),
+            "restore": service.trash.restoring((), everything=True),
+        }
+        job = jobs.start(way, work[way])
+        task = jobs._tasks[job.id]
+        assert (await jobs.wait(job.id, 20)).state is JobState.CANCELLED
+        assert len(begun) == 1
+        heard = {event.topic: event for event in await service.context.events.since(0)}
+        assert told is None or told in heard
+        if way == "evict":
+            assert (heard["evicted"].fields["removed"], heard["evicted"].fields["busy"]) == ("1", "0")
         await service.stop()
 
     asyncio.run(cancel())

@@ -6,9 +6,11 @@ cannot do is not asked of it.
 
 from __future__ import annotations
 
+import contextvars
 import os
 import re
 import shutil
+import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -22,15 +24,16 @@ from xpucached.domain.host import Device, DriverAnswer, Host, Process
 from xpucached.domain.names import Architecture, EntryKey, TrashRef
 from xpucached.domain.plans import EvictReason, Recipe
 from xpucached.domain.recipes import Recording
-from xpucached.domain.stores import Entry, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.stores import Entry, EntryId, FoundStore, KnownEntry, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.targets import Target
-from xpucached.domain.trash import TrashLabel
+from xpucached.domain.trash import Restored, TrashLabel
 from xpucached.kinds import sycl
 from xpucached.kinds.interface import Kind
 from xpucached.kinds.neo import kind as neo
 from xpucached.kinds.neo import totals
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES
+from xpucached.processes import outlasting
 from xpucached.watchd import ownership
 
 if TYPE_CHECKING:
@@ -429,3 +432,37 @@ def test_a_known_entry_that_is_gone_is_named(filled: Filled) -> None:
     assert left == {one.id.key for one in entries[:-1]}
     assert EntryKey(entries[-1].id.key) not in left
     assert entries[-1].id.key in {key for part in parts for key in part.vanished or ()} or parts[-1].vanished is None
+
+
+def unwanted(do: Callable[[], object]) -> None:
+    """Do something of which nobody wants any more what comes of it."""
+    nobody_waits = threading.Event()
+    nobody_waits.set()
+
+    def work() -> None:
+        outlasting._STOP.set(nobody_waits)
+        do()
+
+    contextvars.copy_context().run(work)
+
+
+def test_what_nobody_wants_any_more_ends_and_changes_nothing(filled: Filled) -> None:
+    """Who cancels a job waits for what is done in a store, of whatever size."""
+    entries, before = filled.look().entries, filled.files()
+    gone: dict[EntryId, bool] = {}
+
+    with pytest.raises(outlasting.Stopped):
+        unwanted(filled.look)
+    unwanted(lambda: gone.update(filled.kind.remover.remove(entries, {one.id: LABEL for one in entries})))
+    assert gone == {one.id: False for one in entries}
+    assert filled.files() == before
+
+    trash, store = filled.trash, filled.store
+    filled.remove(entries, LABEL)
+    there = trash.trash(store)
+    refs = tuple(one.ref for one in there)
+    back: list[Restored] = []
+    unwanted(lambda: back.extend(trash.restore(store, refs)))
+    unwanted(lambda: trash.discard(store, refs))
+    assert {one.key for one in back} == {None}
+    assert trash.trash(store) == there

@@ -22,6 +22,7 @@ from xpucached.domain.stores import UNSETTLED, Entry, EntryId, Store
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import folders, fs
 from xpucached.kinds.trash import FOLDER, TrashFolder
+from xpucached.processes.outlasting import going_on
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +85,9 @@ class PathRemover:
         failed: Callable[[Path, OSError], None] | None = None,
     ) -> Mapping[EntryId, bool]:
         """Take entries out; see `Remover.remove`."""
-        results: dict[EntryId, bool] = {}
+        results = {entry.id: False for entry in entries}
         busy: set[Store] = set()
-        for entry in entries:
+        for entry in going_on(entries):
             try:
                 # Somebody may hold it for ever: it is waited for once.
                 results[entry.id] = entry.id.store not in busy and self._remove(
@@ -97,7 +98,6 @@ class PathRemover:
                 results[entry.id] = True
             except OSError as error:
                 report_error(entry.id, error, failed)
-                results[entry.id] = False
         return results
 
     def _remove(self, entry: Entry, note: TrashLabel | None, busy: set[Store]) -> bool:

@@ -28,6 +28,7 @@ from xpucached.domain.stores import Entry, Store
 from xpucached.domain.trash import Restored, Trashed, TrashLabel
 from xpucached.kinds import folders, fs, listing, statx
 from xpucached.kinds.trash_labels import BLANK, Label, label_of, loads
+from xpucached.processes.outlasting import going_on
 
 log = logging.getLogger(__name__)
 
@@ -272,7 +273,7 @@ class TrashFolder:
         try:
             with self.home(of.root) as (home, name, device):
                 with fs.directory_in(home, name, device) as place:
-                    for ref in refs:
+                    for ref in going_on(refs):
                         try:
                             if self.drop(place, ref, device):
                                 gone.add(ref)
@@ -310,7 +311,7 @@ class TrashFolder:
         results = {ref: Restored(ref, None, "it is not there any more") for ref in refs}
         try:
             with self.home(of.root) as (home, name, device), fs.root_to_change(os.fspath(of.root)) as (root, _):
-                for ref in filter(REF.match, refs):
+                for ref in going_on(filter(REF.match, refs)):
                     try:
                         results[ref] = self._restore(home, name, device, root, ref)
                     except FileNotFoundError:
@@ -393,5 +394,4 @@ def _allocated(place: int | None, name: str, status: os.stat_result, device: int
 
 def _files(leaf: int, is_file: Callable[[str], bool]) -> list[str]:
     with os.scandir(leaf) as listed:
-        names = [one.name for one in itertools.islice(listed, _FILES)]
-    return [name for name in names if is_file(name)]
+        return [one.name for one in itertools.islice(listed, _FILES) if is_file(one.name)]

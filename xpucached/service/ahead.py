@@ -29,9 +29,8 @@ from xpucached.domain.plans import NoRecipe
 from xpucached.errors import NotPrepared
 from xpucached.host import power, staged
 from xpucached.processes import scratch
-from xpucached.processes.outlasting import ended
+from xpucached.processes.outlasting import ended, to_its_end
 from xpucached.processes.unpacking import NoRoomLeft, UnpackFailed, UnpackLimits, unpack
-from xpucached.service.context import to_its_end
 from xpucached.service.replay import ReplayRequest
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from xpucached.domain.plans import NoRecipe
 from xpucached.host.core_slots import CoreBudget
 from xpucached.kinds import table
 from xpucached.planning.ranking import RATE
-from xpucached.processes.outlasting import ended
 from xpucached.service import program_variables
 from xpucached.service.automatic import AutomaticWork
 from xpucached.service.events import Events
@@ -47,14 +46,6 @@ def _now() -> datetime:
 
 async def _nothing() -> None:
     """Do nothing."""
-
-
-async def to_its_end(work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Do something in a thread; who is cancelled meanwhile, however often, waits until it is done all the same.
-
-    No thread can be cancelled: what is locked for it must stay so.
-    """
-    return await ended(asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs)))
 
 
 class TurnLock(asyncio.Lock):

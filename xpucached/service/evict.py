@@ -30,7 +30,7 @@ from xpucached.planning.model_caches import plan_caches
 from xpucached.planning.prewarm import rests_on_successors
 from xpucached.planning.ranking import limited
 from xpucached.planning.trash import SCARCE
-from xpucached.service.context import to_its_end
+from xpucached.processes.outlasting import going_on, to_its_end
 from xpucached.service.evict_decision import decided
 from xpucached.service.owners import answering
 from xpucached.service.revoking import revoked
@@ -274,8 +274,9 @@ class Evictor:
 
         def remove(batch: Sequence[IndexedEntry]) -> None:
             results = self._remove(batch, notes)
-            for one in batch:
-                (removed if results[one.entry.id] else busy).append(one)
+            removed.extend(one for one in batch if results[one.entry.id])
+            # Who is cancelled has not tried the rest.
+            busy.extend(going_on(one for one in batch if not results[one.entry.id]))
 
         try:
             for batch in _batches(victims):

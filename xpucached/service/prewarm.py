@@ -23,9 +23,9 @@ from xpucached.incidents import unexpected
 from xpucached.planning import verdict
 from xpucached.planning.baselines import summed, usual_seconds
 from xpucached.planning.prewarm import nothing_to_warm, plan_prewarm
+from xpucached.processes.outlasting import to_its_end
 from xpucached.service import recordings
 from xpucached.service.automatic import SURVEY
-from xpucached.service.context import to_its_end
 from xpucached.service.course import RunCourse
 from xpucached.service.proofs import ProofKeeper
 from xpucached.service.store_finder import make

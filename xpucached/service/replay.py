@@ -29,9 +29,9 @@ from xpucached.host import other_driver, simulated_gpu
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, coming, plan_replay, replayable
 from xpucached.processes import scratch
+from xpucached.processes.outlasting import to_its_end
 from xpucached.service import automatic
 from xpucached.service.confirm import confirm
-from xpucached.service.context import to_its_end
 from xpucached.service.paths import real_path_if_any, real_paths
 from xpucached.service.publish import Publisher, forget_old
 from xpucached.service.rebuild import RebuildJob, driver_for, drivers_in_use, workers

@@ -11,8 +11,8 @@ import pytest
 from xpucached.domain.jobs import JobState
 from xpucached.domain.reports import TrashReport
 from xpucached.errors import Busy
+from xpucached.processes.outlasting import to_its_end
 from xpucached.service import jobs
-from xpucached.service.context import to_its_end
 
 
 def test_who_is_cancelled_waits_for_the_thread_however_often() -> None:

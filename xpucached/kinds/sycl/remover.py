@@ -25,6 +25,7 @@ from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import folders, fs, listing, removal
 from xpucached.kinds.sycl import defects, entry_format, locks, recipes, trash_files
 from xpucached.kinds.sycl.slots import SlotNumbers, slot_in, slot_stamp
+from xpucached.processes.outlasting import going_on
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,8 @@ def remove(
     failed: Callable[[Path, OSError], None] | None = None,
 ) -> Mapping[EntryId, bool]:
     """Take entries out, leaf by leaf; see `Remover.remove`."""
-    results: dict[EntryId, bool] = {}
-    for leaf in removal.by_directory(entries):
+    results = {entry.id: False for entry in entries}
+    for leaf in going_on(removal.by_directory(entries)):
         results.update(_remove_leaf(leaf, notes or {}, failed))
     return results
 
@@ -64,8 +65,8 @@ def _remove_leaf(
             leaf = descriptors[-1]
             neighbours = SlotNumbers.of(leaf)
             # Before the first one goes: where slots share files by hard links, removing one touches all of them.
-            judged = {entry.id: content(leaf, entry) for entry in entries}
-            for entry in _in_turn(entries, neighbours):
+            judged = {entry.id: content(leaf, entry) for entry in going_on(entries)}
+            for entry in going_on(_in_turn(entries, neighbours)):
                 try:
                     note = notes.get(entry.id)
                     if note is not None and _take_leaf(descriptors, entry, judged[entry.id], note):
