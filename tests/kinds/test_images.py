@@ -128,6 +128,12 @@ def test_members_of_an_archive_lie_at_even_places() -> None:
     assert names(b"!<arch>\n" + member(b"text") + member(even)) == ["b"]
 
 
+def test_of_an_archive_4096_members_are_looked_at() -> None:
+    for before, found in ((4095, ["a"]), (4096, [])):
+        archive = b"!<arch>\n" + member(b"") * before + member(native(10, (b".text.a", b"\x01")))
+        assert names(archive) == found
+
+
 @pytest.mark.parametrize(
     ("digits", "found"), [(b"x", []), (b"", []), (b"-5", []), (b"0000000000", ["b"]), (b"9999999999", [])]
 )

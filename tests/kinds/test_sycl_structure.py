@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 
@@ -175,6 +176,29 @@ def test_a_section_of_text_may_be_filled_up_with_zeros() -> None:
     assert images.damage(bytes(made), intel=True) == "section 4: .ze_info is no text"
     # What has no bytes in the file is not read.
     assert images.damage(field(made, 4, 4, "I", 8), intel=True) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "damage"),
+    [
+        (b"", None),
+        (bytes(1 << 17), None),
+        (b"\0x" + bytes(1 << 17), "section 1: .ze_info is no text"),
+        (bytes(1 << 17) + b"x", "section 1: .ze_info is no text"),
+    ],
+)
+@pytest.mark.parametrize("size", [1 << 16, (1 << 16) + 1, 10 << 20])
+def test_text_is_looked_at_in_pieces_however_long_it_is(end: bytes, damage: str | None, size: int) -> None:
+    made = native(10, (b".ze_info", b"x" * size + end))
+    tracemalloc.start()
+    try:
+        found = structure.table_damage(made)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == damage
+    # Of all of it one copy would be longer, and held others up meanwhile.
+    assert peak < 1 << 20
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ _INSTRUCTIONS: Final = 1 << 20
 SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 """A row of an ELF's table of sections."""
 
+_MEMBERS: Final = 4096
+"""So many members of an archive are looked at."""
 _NAME: Final = 64 << 10
 _NAMES: Final = 1 << 20
 """So many bytes the names of one image have together: they travel with the entry into the catalog and over the wire."""
@@ -187,9 +189,11 @@ def _elf_kernels(data: bytes) -> Iterator[bytes]:
 
 
 def archive_members(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and content of each member of an archive, as far as it holds together."""
+    """Yield name and content of each member of an archive, as far as it holds together, up to so many."""
     at = len(ARCHIVE)
-    while at + 60 <= len(data):
+    for _ in range(_MEMBERS):
+        if at + 60 > len(data):
+            return
         digits = data[at + 48 : at + 58].strip()
         if not digits.isdigit() or len(digits) > 10:  # noqa: PLR2004 - the field's width
             return

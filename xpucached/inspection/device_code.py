@@ -23,7 +23,6 @@ _OLDER: Final = frozenset({0xFF04, 0xFF01, 0xFF03, 0xFF05})
 _OLDER_IR: Final = b"SPIRV Object"
 _PROGRAM: Final = frozenset({1, 0xFF12})
 _LARGEST: Final = 1 << 30
-_MOST_MEMBERS: Final = 4096
 _PADDING: Final = b"pad_"
 GENERIC: Final = "generic_ir"
 """The member of an archive that is for every GPU."""
@@ -110,9 +109,7 @@ def _by_target(target: str, form: CodeForm) -> CodeForm:
 
 
 def _members(data: bytes) -> Iterator[GpuProgram]:
-    for count, (name, member) in enumerate(formats.archive_members(data)):
-        if count >= _MOST_MEMBERS:
-            return
+    for name, member in formats.archive_members(data):
         if name.startswith(_PADDING):
             continue
         text = name.decode("ascii", "backslashreplace")

@@ -27,7 +27,9 @@ _OBJECT: Final = 1
 _ROWS: Final = 1 << 16
 """So many rows of all tables of one program are looked at."""
 _INFO: Final = b".ze_info"
-_TEXT: Final = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100)))
+_TEXT: Final = b"\t\n\r" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
+_PIECE: Final = 1 << 16
+"""Bytes that are looked at in one go: other threads wait meanwhile."""
 
 
 class _Section(NamedTuple):
@@ -64,11 +66,19 @@ def table_damage(data: bytes) -> str | None:
                 return f"section {number}: its strings have no end"
         else:
             start = sections[names].offset + section.name
-            if data[start : start + len(_INFO) + 1] == _INFO + b"\0" and section.type != _NO_BYTES:
-                content = data[section.offset : section.offset + section.size]
-                if not _TEXT.issuperset(content.rstrip(b"\0")):
-                    return f"section {number}: .ze_info is no text"
+            told = data[start : start + len(_INFO) + 1] == _INFO + b"\0" and section.type != _NO_BYTES
+            if told and not _is_text(data, section.offset, section.offset + section.size):
+                return f"section {number}: .ze_info is no text"
     return None
+
+
+def _is_text(data: bytes, at: int, end: int) -> bool:
+    """Return whether there is only text, and zeros behind it."""
+    for start in range(at, end, _PIECE):
+        if data[start : min(start + _PIECE, end)].translate(None, _TEXT):
+            rest = data[start:end].rstrip(b"\0")
+            return len(rest) <= _PIECE and not rest.translate(None, _TEXT)
+    return True
 
 
 def _symbols(data: bytes, sections: Sequence[_Section], section: _Section) -> str | None:
