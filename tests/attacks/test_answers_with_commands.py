@@ -8,12 +8,15 @@ import pty
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support.api_stub import make_model, make_run, make_status
+from tests.support.histories import make_overview
 from tests.support.lying_server import liar
+from tests.support.terminals import Terminal
 from tests.unit.hostd.test_hostd import http
 from tests.unit.hostd.test_hostd import liar as threaded_liar
 from xpucached import codec, printing
@@ -21,6 +24,7 @@ from xpucached.api import client
 from xpucached.api.endpoints import VERSION
 from xpucached.domain.jobs import Event
 from xpucached.printing import COLOURS, Clean, lines
+from xpucached.processes import polling
 from xpucached.render.text import Colour
 
 if TYPE_CHECKING:
@@ -231,3 +235,20 @@ def test_what_forgets_to_make_text_safe_is_caught_at_the_door(capsys: pytest.Cap
     print(NASTY, file=Clean(sys.stdout))
 
     assert OBEYED.findall(capsys.readouterr().out) == []
+
+
+def test_events_with_numbers_that_none_can_have_end_nothing(short_dir: Path) -> None:
+    event = Event(-5, datetime(2026, 3, 4, tzinfo=UTC), "model", "something happened", {})
+    path, said = short_dir / "s", {"/v1/overview": make_overview(), "/v1/events": (event,)}
+    with liar(path, {name: envelope(codec.to_json(value)) for name, value in said.items()}) as one:
+        followed = ctl(path, "events", "--follow", "--limit", "1")
+        assert b"an event cannot be read" in followed.stderr
+        with Terminal("top", variables={"XPUCACHED_SOCKET": str(path)}) as terminal:
+            assert one.process.stdout is not None
+            heard = b""
+            # Both commands, the page, and the page and the events behind it twice.
+            while heard.count(b"asked") < 2 + 1 + 2 * 2:
+                assert polling.readable(one.process.stdout.fileno(), seconds=30), terminal.wait_for("Traceback")
+                heard += os.read(one.process.stdout.fileno(), 1 << 16)
+            one.process.kill()
+            terminal.wait_for("no answer; shown is")

@@ -51,7 +51,7 @@ def events(output: Output) -> int:
             return 0
         for at in kept:
             _print(output, known[at])
-        since = known[-1].id if known else since
+        since = max((since, *(one.id for one in known)))
     while True:
         try:
             for line in output.client.follow(since):

@@ -105,7 +105,8 @@ class _Asking(Generic[V]):
             # An administrator hears of nobody's events.
             self._busy = None
             return
-        self._last = max((one.id for one in found), default=self._last)
+        # Whoever answers numbers them, and none can be asked for that is below 0.
+        self._last = max(self._last, max((one.id for one in found), default=0))
 
 
 def top(output: Output) -> int:
