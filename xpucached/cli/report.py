@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -63,9 +64,10 @@ def _write(path: Path, text: bytes) -> None:
     """
     if _is_no_file(path):
         raise Conflict(f"{path} is there already, and is no regular file: it stays", hint="name a file: --html FILE")
-    beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.new")
     try:
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        # By a name of its own: that of the file may be as long as names can be.
+        handle, name = tempfile.mkstemp(".new", ".report-", path.parent)
+        beside = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(text)

@@ -57,6 +57,18 @@ def test_what_is_no_file_is_not_replaced_by_a_report(tmp_path: Path, capsys: pyt
         assert opened.is_symlink()
 
 
+def test_a_report_has_any_name_that_files_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder").mkdir()
+    with api_stub.running(tmp_path) as door:
+        for name in ("\N{CJK UNIFIED IDEOGRAPH-4E00}" * 85, "r" * 255):
+            assert main(["--socket", str(door.path), "report", "--html", str(tmp_path / name)]) == 0
+            assert (tmp_path / name).read_text(encoding="utf-8").startswith("<!doctype html>")
+        for name in ("folder", "r" * 256):
+            assert main(["--socket", str(door.path), "report", "--html", str(tmp_path / name)]) == Conflict.exit
+    assert not [one for one in tmp_path.iterdir() if one.name.endswith(".new")]
+    capsys.readouterr()
+
+
 def test_a_report_for_others_names_nobody() -> None:
     told = codec.dumps(codec.to_json(anonymous(histories.make_overview()))).decode()
     for name in ("llama", "whisper", "example", "app.service", "logaddexp"):
