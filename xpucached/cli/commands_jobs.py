@@ -24,7 +24,7 @@ from xpucached.render.text import TextStyle, fold
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from xpucached.api.endpoints import Request
     from xpucached.cli.output import Output
@@ -148,21 +148,30 @@ def _evict(output: Output) -> int:
     def query(_shown: int, after: str | None) -> requests.ListEntries:
         return requests.ListEntries(origin=given.origin, bundle=given.bundle, limit=requests.MAX_PAGE, after=after)
 
-    asked: set[str] = set()
-    for _ in range(_MOST_STEPS):
-        # From the beginning: what stays may have moved into a place that was passed already.
-        every = (one.entry.id.ref for page in listing.pages(output.client, query) for one in page.value.entries)
-        refs = tuple(itertools.islice((ref for ref in every if ref not in asked), _STEP))
-        if not refs and not asked:
+    def every() -> Iterator[str]:
+        return (one.entry.id.ref for page in listing.pages(output.client, query) for one in page.value.entries)
+
+    coming, stay = every(), set[str]()
+    for number in range(_MOST_STEPS):
+        refs = tuple(itertools.islice((ref for ref in coming if ref not in stay), _STEP))
+        if not refs and not number:
             raise NotFound("no entry came from there", hint="see: xpucachectl ls --origin imported")
         last = len(refs) < _STEP
         if not (last or output.options.wait):
             raise RequestError(f"{_STEP} entries and more go in steps, which are waited for", hint="without --no-wait")
-        asked.update(refs)
         request = requests.EvictEntries(dry_run=given.dry_run, refs=refs, reasons=tuple(given.reason))
         job, status = _ended(output, request, _evicted) if refs else (None, 0)
         if last or status or job is None:
             return status
+        if not given.dry_run:
+            # From the beginning: what stays may have moved into a place that was passed already.
+            coming = every()
+            stay.update(refs)
+            stay.difference_update(job.report.removed if isinstance(job.report, EvictionReport) else ())
+            if len(stay) > _MOST_STAYING:
+                raise RequestError(
+                    f"more than {_MOST_STAYING} entries stay", hint="see why: xpucachectl evict --dry-run"
+                )
     return 0
 
 
@@ -170,6 +179,8 @@ _STEP: Final = 5000
 """Entries that one request names: no request has room for more than twice as many."""
 _MOST_STEPS: Final = 10_000
 """Fifty million entries; whoever answers so long names none that there are."""
+_MOST_STAYING: Final = 200_000
+"""Entries that were named and are still there: they are remembered, and read anew at each step."""
 
 
 def _evict_everyone(output: Output) -> int:
