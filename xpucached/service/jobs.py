@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from xpucached.domain.jobs import ErrorInfo, Job, JobState, Progress
 from xpucached.domain.models import Outcome
@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 Work = Callable[["Handle"], Awaitable[Report]]
 
 _KEPT_JOBS: Final = 200
+
+_KEPT_ROWS: Final = 100_000
+"""Entries in the reports of jobs that are remembered: of an eviction of as many they take 130 MB …"""
+_NEWEST: Final = 3
+"""… but of so many that ended last whoever waits for them hears, whatever they report."""
 
 _MOST_WAITING: Final = 500
 """Jobs that go on or wait, beyond which nobody may ask for more."""
@@ -60,6 +65,7 @@ class Jobs:
         self.clock = clock
         self._jobs: dict[JobId, Job] = {}
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
+        self._over: list[JobId] = []  # in the order in which they ended
         self._news = asyncio.Event()
         self._number = 0
         self._stopping = False
@@ -147,14 +153,22 @@ class Jobs:
             error=error or old.error,
         )
         if finished is not None:
+            self._over.append(job)
             self.on_end()
         self._news.set()
         self._news = asyncio.Event()
 
     def _forget(self) -> None:
-        over = [job.id for job in self._jobs.values() if job.state in _OVER]
-        for job in over[: max(0, len(self._jobs) - _KEPT_JOBS)]:
-            del self._jobs[job]
+        going = set(self._over[: max(0, len(self._jobs) - _KEPT_JOBS)])
+        rows = 0
+        for number, id_ in enumerate(reversed(self._over)):
+            job = self._jobs[id_]
+            rows += (its := _rows(job.report) + _rows(job.mended))
+            if its and rows > _KEPT_ROWS and number >= _NEWEST:
+                going.add(id_)
+        self._over = [id_ for id_ in self._over if id_ not in going]
+        for id_ in going:
+            del self._jobs[id_]
 
     def all(self) -> tuple[Job, ...]:
         """Return the jobs that are remembered, newest first."""
@@ -221,3 +235,9 @@ class Jobs:
         for job, task in tasks.items():
             if task.done():
                 self._never_began(job)
+
+
+def _rows(report: Report | None) -> int:
+    """Return how many things a report, or the plan in it, names."""
+    parts = [one for one in (report, getattr(report, "plan", None)) if one is not None]
+    return sum(len(value) for part in parts for value in astuple(part) if isinstance(value, tuple))

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import pytest
 
 from xpucached.domain.jobs import JobState
+from xpucached.domain.names import TrashRef
 from xpucached.domain.reports import TrashReport
-from xpucached.errors import Busy
+from xpucached.errors import Busy, NotFound
 from xpucached.processes.outlasting import to_its_end
 from xpucached.service import jobs
 
@@ -52,6 +53,28 @@ def test_what_it_gives_or_raises_is_given_and_raised() -> None:
             await to_its_end(int, "seven")
 
     asyncio.run(ask())
+
+
+def test_what_jobs_report_is_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_KEPT_ROWS", 25)
+
+    async def work() -> None:
+        begun = jobs.Jobs(lambda: datetime.now(UTC))
+
+        async def last(number: int) -> str:
+            async def emptying(_handle: jobs.Handle) -> TrashReport:
+                return TrashReport(dropped=tuple(TrashRef(f"{one:012x}") for one in range(number)))
+
+            return (await begun.wait(begun.start("empty", emptying).id, 60.0)).id
+
+        ended = [await last(number) for number in (10, 0, 10, 10, 30, 40, 20, 10)]
+        ended.append(await last(0))
+        # Each of the three that ended last is there, whatever it reports, and what reports nothing costs nothing.
+        assert [one.id for one in begun.all()] == [ended[8], ended[7], ended[6], ended[5], ended[1]]
+        with pytest.raises(NotFound):
+            begun.job(ended[4])
+
+    asyncio.run(work())
 
 
 def test_only_so_many_jobs_wait_for_others_but_what_the_daemon_does_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
