@@ -82,6 +82,7 @@ class SavedState(Struct, frozen=True):
     owed: tuple[int, ...] = ()  #: whom it had yet to wake
     named: Mapping[ModelName, str] = {}  #: whose the models of the host's directory are
     staged: str = ""  #: what tells of what lies here of drivers that are not installed, and of keys
+    elsewhere: tuple[tuple[int, bool], ...] = ()  #: whom the host's own file does not have, and who is told unasked
 
     def of(self) -> Mapping[int, UserStatus]:
         """Return the users by their numbers."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.host import Problem
 from xpucached.domain.users import UserStatus, WorkerState
 from xpucached.errors import Busy, Conflict, Denied, Unavailable, XpucachedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from pathlib import Path
+
+_NAMED: Final = 3
 
 
 def stranger() -> Denied:
@@ -40,6 +43,16 @@ def files_silent(error: Exception) -> Problem:
         f"{why}: whether the driver changed is unknown",
         "see what LD_LIBRARY_PATH, OCL_ICD_FILENAMES and the like name in [driver], and: findmnt",
     )
+
+
+def names_missing(names: Sequence[str]) -> tuple[Problem, ...]:
+    """Say of whom the host's user database does not tell any more, if of anybody: whether they are gone is unknown."""
+    some = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} others" if names[_NAMED:] else "")
+    message = f"the host's user database does not tell of {some} now; who is looked after stays as it was"
+    hint = (
+        "see: getent passwd; systemctl status sssd. Who is gone for good: take them out of [workers], or exclude them"
+    )
+    return (Problem("names-silent", message, hint),) if names else ()
 
 
 def unwritten(file: Path, why: str) -> Problem:

@@ -85,7 +85,7 @@ class HostDaemon:
         self._known = KnownUsers(kept, clock)
         self._people: Mapping[int, str] = {uid: one.user for uid, one in self._known.said.items()}
         self._numbers: tuple[Mapping[int, str], Mapping[str, int]] = ({}, {})  # the people, and the same by name
-        self._named = kept.named
+        self._named, self._elsewhere = kept.named, dict(kept.elsewhere)
         self._owners: Mapping[ModelName, int] = {}
         self._declared: tuple[Mapping[ModelName, int], Mapping[int, tuple[ModelName, ...]]] = ({}, {})  # by their users
         self._problems: tuple[Problem, ...] = ()
@@ -148,8 +148,8 @@ class HostDaemon:
                 await asyncio.to_thread(self._memory.keep, self._saved(), last=True)
 
     def _saved(self) -> SavedState:
-        users, owed = tuple(self._known.said.values()), tuple(self._known.owed)
-        return SavedState(self._stamp, self._changed, users, owed, self._named, self._staged)
+        users, owed, elsewhere = self._known.said.values(), tuple(self._known.owed), tuple(self._elsewhere.items())
+        return SavedState(self._stamp, self._changed, tuple(users), owed, self._named, self._staged, elsewhere)
 
     async def _write(self) -> None:
         """Write down what is known, now and then.  What is lost when we are killed before is asked for again."""
@@ -185,7 +185,7 @@ class HostDaemon:
 
     async def meet(self) -> None:
         """See who is looked after, and whose models are whose; if nobody tells us in time, it stays as it was."""
-        look = functools.partial(read_users, self.settings, self._named)
+        look = functools.partial(read_users, self.settings, self._named, self._people, self._elsewhere)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CENSUS):
@@ -198,10 +198,10 @@ class HostDaemon:
             log.exception("the host's user database cannot be read")
             self._see_no_names(f"cannot be read ({error})")
             return
-        if found.named != self._named:
+        if (found.named, found.elsewhere) != (self._named, self._elsewhere):
             self._known.changed.set()
         self._people, self._named, self._owners = found.people, found.named, found.owners
-        self._problems = found.problems
+        self._problems, self._elsewhere = found.problems, found.elsewhere
         # A number that is another account's now is somebody else, and the worker that runs is not his.
         for uid in [uid for uid, one in self._known.said.items() if self._people.get(uid) != one.user]:
             if self._known.said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:

@@ -10,6 +10,7 @@ import json
 import os
 import pwd
 import re
+import resource
 import socket
 import struct
 import threading
@@ -46,7 +47,7 @@ from xpucached.host.roots import HostRoots
 from xpucached.hostd import figures, units, user_client
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
-from xpucached.hostd.users import managed_users
+from xpucached.hostd.users import ManagedUsers, managed_users, read_users
 from xpucached.hostd.worker_follower import __name__ as worker_follower
 from xpucached.server import http_listener, unix_sockets
 from xpucached.server.connection import ConnectionLimits
@@ -470,6 +471,92 @@ def test_a_name_in_the_configuration_that_nobody_has_is_told(tmp_path: Path) -> 
         ("no-such-user", f"workers.include names the user {name}, whom nobody knows")
         for name in ("no-such-user", "a\0")
     ]
+
+
+def test_a_directory_service_that_is_away_dismisses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"dora": 34567, "emil": 34568, "fritz": 34569}
+
+    def account(uid: int) -> pwd.struct_passwd:
+        return pwd.struct_passwd((next(name for name in there if there[name] == uid), "x", uid, uid, "", "/", ""))
+
+    def find(wanted: object) -> pwd.struct_passwd:
+        if wanted not in {*there, *there.values()}:
+            raise KeyError(wanted)
+        return account(there.get(wanted, wanted))  # type: ignore[call-overload] # a name or a number
+
+    # Of fritz it does not tell unless it is asked for him.
+    monkeypatch.setattr(pwd, "getpwall", lambda: [account(uid) for uid in there.values() if uid != 34569])
+    monkeypatch.setattr(pwd, "getpwnam", find)
+    monkeypatch.setattr(pwd, "getpwuid", find)
+
+    def live(*include: str) -> tuple[set[str], set[int], list[tuple[str, str]]]:
+        one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+        kept = one._memory.recall()
+        one._known.said, one._people = dict(kept.of()), {uid: user.user for uid, user in kept.of().items()}
+        one._known.said = {uid: replace(user, state=WorkerState.AWAKE) for uid, user in one._known.said.items()}
+        one.settings = replace(one.settings, workers=replace(one.settings.workers, include=include))
+        go(one, one.meet)
+        return {*one._people.values()}, one._unwanted, [(told.code, told.message) for told in one.status(None).problems]
+
+    assert live("fritz") == ({"dora", "emil", "fritz"}, set(), [])
+    before = dict(there)
+    there.clear()
+    told = "the host's user database does not tell of dora, emil, fritz now; who is looked after stays as it was"
+    assert live("fritz") == ({"dora", "emil", "fritz"}, set(), [("names-silent", told)])
+    assert live("fritz") == ({"dora", "emil", "fritz"}, set(), [("names-silent", told)])
+    # Who is not to be looked after any more is not, wherever he is.
+    people, unwanted, _ = live()
+    assert (people, unwanted) == ({"dora", "emil"}, {34569})
+    there |= before
+    assert live("fritz") == ({"dora", "emil", "fritz"}, set(), [])
+    # It answers, and does not tell of him any more.
+    del there["emil"]
+    assert live("fritz") == ({"dora", "fritz"}, {34568}, [])
+    # His number is somebody else's now.
+    del there["fritz"]
+    there["gustav"] = 34569
+    people, unwanted, (problem,) = live("fritz")
+    assert (people, unwanted, problem[0]) == ({"dora"}, {34569}, "no-such-user")
+
+
+def test_who_is_in_the_host_s_own_file_is_there_and_who_is_not_any_more_is_gone(tmp_path: Path) -> None:
+    config = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody").settings
+    config = replace(config, workers=replace(config.workers, include=("no-such-user",)))
+    line = "no-such-user:x:34567:1::/:/bin/sh\n"
+
+    def read(text: str) -> ManagedUsers:
+        (tmp_path / "passwd").write_text(text)
+        return read_users(config, {}, {34567: "no-such-user"}, {}, tmp_path)
+
+    found = read(f"+::::::\nroot\n{line}")
+    assert (found.people.get(34567), [one.code for one in found.problems]) == ("no-such-user", ["names-silent"])
+    found = read(line.replace("34567", "34568"))
+    assert (found.people.get(34567), [one.code for one in found.problems]) == (None, ["no-such-user"])
+    (tmp_path / "passwd").unlink()
+    (tmp_path / "passwd").mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_users(config, {}, {}, {}, tmp_path)
+
+
+def test_without_a_free_descriptor_nobody_is_dismissed(tmp_path: Path) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one.settings = replace(one.settings, workers=replace(one.settings.workers, include=("daemon",)))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def work() -> None:
+        await one.meet()
+        people = dict(one._people)
+        assert "daemon" in people.values()
+        os.close(free := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            await one.meet()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert one._people == people
+        assert [problem.code for problem in one.status(None).problems] == ["names-silent"]
+
+    go(one, work)
 
 
 def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(tmp_path: Path) -> None:
