@@ -384,14 +384,14 @@ def test_what_a_daemon_had_in_quarantine_as_it_ended_is_compiled_by_the_next(
     bench.store.add(options="-again", binary=whole["again"])
     monkeypatch.setattr(EntryComparer, "_compile", working)
     asyncio.run(start())
-    assert bench.catalog.read(open_intents) == ()
+    assert bench.catalog.read(open_intents) == {}
     # Nothing damaged is back, if nobody compiles it: only the sources.
     assert {name for name, slot in slots.items() if slot.src.exists()} == set(slots)
     assert {name for name, slot in slots.items() if slot.bin.exists()} == {"again", "good"}
     bench.keep_up()
     assert {name for name, slot in slots.items() if slot.bin.read_bytes()[16:] == whole[name][16:]} == set(slots)
     # Nothing is left to be gone on with.
-    assert bench.catalog.read(open_intents) == ()
+    assert bench.catalog.read(open_intents) == {}
     assert bench.verify().findings == ()
 
 

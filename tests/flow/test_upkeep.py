@@ -918,9 +918,9 @@ def test_a_start_finishes_removals_bit_by_bit_and_waits_for_no_store_that_does_n
         catalog.write(intend, begun, NOW)
         with pytest.raises(RuntimeError, match="killed"):
             asyncio.run(recovered(catalog))
-        assert catalog.read(open_intents) == tuple(sorted(begun[4:]))
+        assert tuple(catalog.read(open_intents)) == tuple(sorted(begun[4:]))
         asyncio.run(recovered(catalog))
-        assert catalog.read(open_intents) == tuple(sorted(begun[5:]))
+        assert tuple(catalog.read(open_intents)) == tuple(sorted(begun[5:]))
     assert swept == [begun[:2], begun[2:4], begun[4:5], begun[4:5]]
 
 

@@ -362,7 +362,7 @@ class FullKind(FakeKind):
     def mend(self, repairs: Sequence[Repair], failed: Failed | None = None) -> Mapping[EntryId, bool]:  # noqa: ARG002
         return {one.entry.id: False for one in repairs}
 
-    def take_up(self, store: Store, keys: Collection[EntryKey]) -> int:  # noqa: ARG002
+    def take_up(self, store: Store, begun: Mapping[EntryKey, datetime]) -> int:  # noqa: ARG002
         return 0
 
     # -- runtimes -----------------------------------------------------------------------------------------------------

@@ -283,13 +283,13 @@ def test_of_what_was_damaged_the_newest_source_comes_back(sycl_store: SyclStore,
     _, other = damaged_one(sycl_store, 9, "_ZTS5other")
     sources = {second: damaged_one(sycl_store, second) for second in order}
     key, newest = sources[3]
-    assert sycl.trash_files.take_up(of(sycl_store), [key]) == 1
+    assert sycl.trash_files.take_up(of(sycl_store), {key: NOTE.at}) == 1
     assert live(sycl_store.root) == {f"{key.rpartition('/')[0]}/0.src": newest}
     assert newest != other
     # What is there stays.
-    assert sycl.trash_files.take_up(of(sycl_store), [key]) == 0
+    assert sycl.trash_files.take_up(of(sycl_store), {key: NOTE.at}) == 0
     assert live(sycl_store.root) == {f"{key.rpartition('/')[0]}/0.src": newest}
-    assert sycl.trash_files.take_up(of(sycl_store), []) == 0
+    assert sycl.trash_files.take_up(of(sycl_store), {}) == 0
 
 
 def test_what_cannot_come_back_keeps_nothing_else_away(sycl_store: SyclStore) -> None:
@@ -298,14 +298,14 @@ def test_what_cannot_come_back_keeps_nothing_else_away(sycl_store: SyclStore) ->
     device, image, *_ = made[2][0].split("/")
     (sycl_store.root / device).mkdir()
     (sycl_store.root / device / image).touch()
-    assert sycl.trash_files.take_up(of(sycl_store), [key for key, _ in made]) == 5
+    assert sycl.trash_files.take_up(of(sycl_store), {key: NOTE.at for key, _ in made}) == 5
 
 
 def test_of_what_was_damaged_and_had_no_source_nothing_comes_back(sycl_store: SyclStore) -> None:
     sycl_store.add(without=("src",))
     (entry,) = look(sycl_store.root).entries
     assert sycl.remover.remove([entry], {entry.id: replace(NOTE, reason=EvictReason.DEFECTIVE)})[entry.id]
-    assert sycl.trash_files.take_up(of(sycl_store), [entry.id.key]) == 0
+    assert sycl.trash_files.take_up(of(sycl_store), {entry.id.key: NOTE.at}) == 0
     assert live(sycl_store.root) == {}
 
 
@@ -315,15 +315,26 @@ def test_where_an_eviction_was_cut_short_what_was_damaged_before_does_not_come_b
     (entry,) = look(sycl_store.root).entries
     assert entry.id.key == key
     assert sycl.remover.remove([entry], {entry.id: replace(NOTE, at=NOTE.at + timedelta(seconds=2))})[entry.id]
-    assert sycl.trash_files.take_up(of(sycl_store), [key]) == 0
+    assert sycl.trash_files.take_up(of(sycl_store), {key: NOTE.at}) == 0
     assert live(sycl_store.root) == {}
+
+
+def test_where_an_eviction_without_trash_was_cut_short_what_was_damaged_before_it_does_not_come_back(
+    sycl_store: SyclStore,
+) -> None:
+    key, _ = damaged_one(sycl_store, 1)
+    evicted = NOTE.at + timedelta(seconds=1, microseconds=1)
+    assert sycl.trash_files.take_up(of(sycl_store), {key: evicted}) == 0
+    assert live(sycl_store.root) == {}
+    # What a mending has put there has the time that is noted of it.
+    assert sycl.trash_files.take_up(of(sycl_store), {key: evicted - timedelta(microseconds=1)}) == 1
 
 
 def test_the_source_of_what_was_not_damaged_is_not_taken_up(sycl_store: SyclStore) -> None:
     sycl_store.add()
     keys = [one.id.key for one in look(sycl_store.root).entries]
     put_away(sycl_store)
-    assert sycl.trash_files.take_up(of(sycl_store), keys) == 0
+    assert sycl.trash_files.take_up(of(sycl_store), dict.fromkeys(keys, NOTE.at)) == 0
     assert live(sycl_store.root) == {}
 
 

@@ -13,21 +13,23 @@ from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.stores import EntryId, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
 
 def intend(connection: sa.Connection, ids: Iterable[EntryId], now: datetime) -> None:
-    """Note that these are about to be removed."""
+    """Note that these are about to be removed; of each, when that was noted last."""
     rows = [{"kind": one.store.kind, "root": str(one.store.root), "key": one.key, "at": now} for one in ids]
     if rows:
-        connection.execute(insert(INTENTS).on_conflict_do_nothing(), rows)
+        statement = insert(INTENTS)
+        again = {"at": statement.excluded.at}
+        connection.execute(statement.on_conflict_do_update(INTENTS.primary_key.columns, set_=again), rows)
 
 
-def open_intents(connection: sa.Connection) -> tuple[EntryId, ...]:
-    """Return what was about to be removed and was not fulfilled: after a start, what a dead daemon left."""
+def open_intents(connection: sa.Connection) -> Mapping[EntryId, datetime]:
+    """Return what was about to be removed, and when, and was not fulfilled: after a start, what a dead daemon left."""
     rows = connection.execute(sa.select(INTENTS).order_by(INTENTS.c.kind, INTENTS.c.root, INTENTS.c.key))
-    return tuple(EntryId(Store(KindName(row.kind), Path(row.root)), EntryKey(row.key)) for row in rows)
+    return {EntryId(Store(KindName(row.kind), Path(row.root)), EntryKey(row.key)): row.at for row in rows}
 
 
 def fulfil(connection: sa.Connection, ids: Iterable[EntryId]) -> None:

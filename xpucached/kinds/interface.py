@@ -321,10 +321,11 @@ class Doctor(Protocol):
     def mend(self, repairs: Sequence[Repair], failed: Failed | None = None) -> Mapping[EntryId, bool]:
         """Mend entries in their places (only those actions that leave them there): True if that was done."""
 
-    def take_up(self, store: Store, keys: Collection[EntryKey]) -> int:
+    def take_up(self, store: Store, begun: Mapping[EntryKey, datetime]) -> int:
         """Let the next look find what of these lies in quarantine, and can be compiled again; give how many that is.
 
-        Only where nothing has come into its place, and without what is damaged of it.  Raises OSError.
+        ``begun`` tells of each since when it was to go: what is in quarantine longer was not meant.  Only where nothing
+        has come into its place, and without what is damaged of it.  Raises OSError.
         """
 
 

@@ -15,7 +15,8 @@ from xpucached.kinds import table
 from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping
+    from datetime import datetime
 
     from xpucached.domain.names import EntryKey
     from xpucached.domain.stores import EntryId, Store
@@ -27,7 +28,7 @@ _BATCH: Final = 256
 """So many are finished between two moments at which that is noted."""
 
 
-async def finish(context: Context, intents: Sequence[EntryId]) -> None:
+async def finish(context: Context, intents: Mapping[EntryId, datetime]) -> None:
     """Finish removals, bit by bit, so that who is killed meanwhile need not begin anew.
 
     Those in stores that do not answer wait for the next start: nobody else is held up.
@@ -38,16 +39,16 @@ async def finish(context: Context, intents: Sequence[EntryId]) -> None:
     for start in range(0, len(some), _BATCH):
         batch = some[start : start + _BATCH]
         await asyncio.to_thread(table.sweep, batch)
-        await asyncio.to_thread(_bring_back, batch)
+        await asyncio.to_thread(_bring_back, {one: intents[one] for one in batch})
         await context.write(fulfil, batch)
 
 
-def _bring_back(entries: Iterable[EntryId]) -> None:
+def _bring_back(intents: Mapping[EntryId, datetime]) -> None:
     """Bring back what a mending had in quarantine, where nothing is in its place, so that the next look mends it."""
-    keys: defaultdict[Store, set[EntryKey]] = defaultdict(set)
-    for one in entries:
-        keys[one.store].add(one.key)
-    for store, some in keys.items():
+    stores: defaultdict[Store, dict[EntryKey, datetime]] = defaultdict(dict)
+    for one, at in intents.items():
+        stores[one.store][one.key] = at
+    for store, some in stores.items():
         kind = table.KINDS.get(store.kind)
         if kind is None or kind.doctor is None:
             continue

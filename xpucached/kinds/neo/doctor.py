@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -159,6 +159,6 @@ def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | No
     return {one.entry.id: False for one in repairs}
 
 
-def take_up(store: Store, keys: Collection[EntryKey]) -> int:  # noqa: ARG001
+def take_up(store: Store, begun: Mapping[EntryKey, datetime]) -> int:  # noqa: ARG001
     """Take up nothing: what is damaged is compiled by its program only."""
     return 0

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -253,7 +253,7 @@ def _content(leaf: int, slot: str) -> bytes | None:
         return None
 
 
-def take_up(store: Store, keys: Collection[EntryKey]) -> int:
+def take_up(store: Store, begun: Mapping[EntryKey, datetime]) -> int:
     """Put the sources of damaged entries back; see `Doctor.take_up`.
 
     A source alone costs its program what an empty place does: it compiles once, and has it.
@@ -263,10 +263,15 @@ def take_up(store: Store, keys: Collection[EntryKey]) -> int:
     while some := trash(store, after):
         after = some[-1].ref
         for one in some:
-            if one.whole and one.key in keys and (one.key not in newest or newest[one.key].at < one.at):
+            if one.whole and one.key in begun and (one.key not in newest or newest[one.key].at < one.at):
                 newest[one.key] = one
     # What was evicted since then, and had come into its place before, is what a dead daemon was at.
-    damaged = [one.ref for one in newest.values() if one.reason is EvictReason.DEFECTIVE and one.quarantined]
+    # Where that left nothing here, the time tells.
+    damaged = [
+        one.ref
+        for one in newest.values()
+        if one.reason is EvictReason.DEFECTIVE and one.quarantined and one.at >= begun[one.key]
+    ]
     back = 0
     if damaged:
         with _BIN.home(store.root) as (root, name, device):
