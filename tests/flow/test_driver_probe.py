@@ -9,14 +9,21 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from tests import INSTANCE
 from xpucached.domain.host import DriverAnswer, ProbeReport
+from xpucached.domain.names import EntryKey
+from xpucached.domain.plans import CompilerSpec, Recipe
+from xpucached.domain.stores import EntryId, Store
+from xpucached.kinds import sycl
 from xpucached.kinds.sycl.targets import identity, target_of
 from xpucached.libexec import driver_probe
 from xpucached.libexec.level_zero import ip_text, version_text
-from xpucached.processes.driver_probe import ask
+from xpucached.processes.compiler import CompilerProcess, NoCompiler
+from xpucached.processes.driver_probe import ask, ask_runtime
 
 PROBE = Path(driver_probe.__file__)
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -183,6 +190,106 @@ def test_broken_loaders_are_problems_that_say_the_cost(tmp_path: Path) -> None:
     assert report.answers == ()
     assert [problem.code for problem in report.problems] == ["no-opencl", "no-level-zero"]
     assert all("are not seen" in problem.message and problem.hint for problem in report.problems)
+
+
+# -- several drivers, of which one fails ---------------------------------------------------------------------------
+
+# Of three platforms the first fails, and the second is another vendor's; of two Level Zero drivers the first fails.
+SEVERAL = r"""
+#include <stdint.h>
+#include <string.h>
+typedef void *handle;
+static int list(int most, unsigned room, handle *into, unsigned *count) {
+  for (int at = 0; into && at < most && at < room; at++) into[at] = (handle)(intptr_t)(at + 1);
+  if (count) *count = most;
+  return 0;
+}
+static int text(const char *what, size_t room, char *into, size_t *size) {
+  if (size) *size = strlen(what) + 1;
+  if (into) strncpy(into, what, room);
+  return 0;
+}
+int clGetPlatformIDs(unsigned room, handle *into, unsigned *count) { return list(3, room, into, count); }
+int clGetPlatformInfo(handle one, unsigned what, size_t room, char *into, size_t *size) {
+  return text(one == (handle)2 ? "Other" : "Intel", room, into, size);
+}
+int clGetDeviceIDs(handle one, uint64_t kinds, unsigned room, handle *into, unsigned *count) {
+  return one == (handle)1 ? -6 : list(1, room, into, count);
+}
+int clGetDeviceInfo(handle one, unsigned what, size_t room, char *into, size_t *size) {
+  return text(what == 0x102B ? "GPU" : "1", room, into, size);
+}
+handle clCreateContext(void *p, unsigned n, handle *d, void *f, void *u, int *status) { *status = 0; return (handle)1; }
+handle clCreateProgramWithSource(void) { return 0; }
+handle clCreateProgramWithIL(handle c, const void *image, size_t size, int *status) { *status = 0; return (handle)1; }
+int clBuildProgram(void) { return 0; }
+int clReleaseProgram(handle one) { return 0; }
+int clGetProgramInfo(handle one, unsigned what, size_t room, void **into, size_t *size) {
+  if (what == 0x1165) *(size_t *)into = 4; else memcpy(*into, "made", 4);
+  return 0;
+}
+struct device { uint32_t stype; void *next; uint32_t type, vendor; char rest[400]; };
+int zeInit(uint32_t flags) { return 0; }
+int zeDriverGet(uint32_t *count, handle *into) { return list(2, into ? *count : 0, into, count); }
+int zeDriverGetExtensionFunctionAddress(void) { return 1; }
+int zeDriverGetProperties(handle one, void *into) { return one == (handle)1 ? 0x70000001 : 0; }
+int zeDeviceGet(handle one, uint32_t *count, handle *into) { return list(1, into ? *count : 0, into, count); }
+int zeDeviceGetProperties(handle one, struct device *into) { into->type = 1; into->vendor = 0x8086; return 0; }
+int zeContextCreate(handle one, void *d, handle *into) { *into = one; return one == (handle)2 ? 0 : 1; }
+int zeModuleCreate(handle c, handle d, void *what, handle *into, handle *log) { *into = (handle)1; return 0; }
+int zeModuleDestroy(handle one) { return 0; }
+int zeModuleGetNativeBinary(handle one, size_t *size, char *into) {
+  if (into) memcpy(into, "made", 4); else *size = 4;
+  return 0;
+}
+int urLoaderInit(unsigned flags, void *config) { return 0; }
+int urAdapterGet(unsigned room, handle *into, unsigned *count) { return list(2, room, into, count); }
+int urPlatformGet(handle one, unsigned room, handle *into, unsigned *count) { return list(1, room, into, count); }
+int urDeviceGet(handle one, int kind, unsigned room, handle *into, unsigned *count) {
+  static int asked;
+  return asked++ ? list(1, room, into, count) : 5;
+}
+int urPlatformGetInfo(handle one, int what, size_t room, char *into, size_t *size) {
+  return text("Intel", room, into, size);
+}
+int urDeviceGetInfo(handle one, int what, size_t room, char *into, size_t *size) {
+  return text(what == 67 ? "Intel" : what == 69 ? "FULL_PROFILE" : what == 66 ? "GPU" : "1", room, into, size);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the libraries lie of a machine with several drivers, of which the first fails."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("several")
+    (folder / "drivers.c").write_text(SEVERAL)
+    for name in ("libOpenCL.so.1", "libze_loader.so.1", "libur_loader.so.0"):
+        made = ("-shared", "-fPIC", "-w", "-o", str(folder / name))
+        subprocess.run([COMPILER, *made, str(folder / "drivers.c")], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("backend", ["opencl", "level-zero"])
+def test_what_one_driver_fails_in_another_compiles(several: Path, backend: str) -> None:
+    def compiled(device: str | None) -> bytes:
+        spec = CompilerSpec(("--backend", backend, "--environment", json.dumps([None, device, None, None])))
+        compiler = CompilerProcess({**os.environ, "LD_LIBRARY_PATH": str(several)}, spec, INSTANCE)
+        try:
+            return compiler.build(Recipe(EntryId(Store(sycl.NAME, several), EntryKey("a")), b"", b""), Event())[0]
+        finally:
+            compiler.close()
+
+    assert compiled(None) == b"made"
+    with pytest.raises(NoCompiler, match="gave"):
+        compiled("none that there is")
+
+
+def test_a_runtime_s_devices_are_seen_though_one_of_its_adapters_fails(several: Path) -> None:
+    report = ask_runtime(several, {}, 30)
+    assert report.answers == (DriverAnswer("Intel", "GPU", "1", "1"),)
+    assert [one.code for one in report.problems] == ["runtime-error"]
 
 
 # -- real drivers -------------------------------------------------------------------------------------------------

@@ -145,11 +145,20 @@ def _devices(library: ctypes.CDLL, driver: int) -> Iterator[tuple[int, Environme
 
 
 def devices(library: ctypes.CDLL) -> Iterator[tuple[int, int, Environments]]:
-    """Yield Intel's Level Zero GPUs: driver, handle and environments.  Raises `DriverError`."""
+    """Yield Intel's Level Zero GPUs: driver, handle and environments.
+
+    Raises `DriverError`, at the end if only some of the drivers failed.
+    """
+    failed = None
     _check("zeInit", library.zeInit(_INIT_GPU_ONLY) & 0xFFFFFFFF)
     for driver in _handles(library, "zeDriverGet", ()):
-        for device, environments in _devices(library, driver):
-            yield driver, device, environments
+        try:
+            for device, environments in _devices(library, driver):
+                yield driver, device, environments
+        except DriverError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def ask() -> tuple[Environments, Problems]:

@@ -41,9 +41,15 @@ def _platforms(library: ctypes.CDLL) -> Iterator[int]:
 
 
 def devices(library: ctypes.CDLL) -> Iterator[tuple[int, tuple[str, str, str, str]]]:
-    """Yield Intel's OpenCL devices: handle and environment.  Raises `DriverError`."""
+    """Yield Intel's OpenCL devices: handle and environment.  Raises `DriverError` at the end, if a driver failed."""
+    failed = None
     for platform in _platforms(library):
-        yield from _environments(library, platform)
+        try:
+            yield from _environments(library, platform)
+        except DriverError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def ask() -> tuple[Environments, Problems]:
