@@ -10,14 +10,18 @@ the descriptors that it brings, and it would lie there and wake us for ever.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import threading
+from collections import deque
 from typing import Final
 
 _AT_ONCE: Final = 1 << 16
 _CLONE_FILES: Final = 0x400
+_left: Final[deque[int]] = deque()
+"""Descriptors for whose closing there was no thread."""
 
 
 class GuardedListener(socket.socket):
@@ -28,6 +32,7 @@ class GuardedListener(socket.socket):
 
     def accept(self) -> tuple[GuardedConnection, object]:
         """Return the next connection, and its address."""
+        close_left()
         one, address = super().accept()
         return GuardedConnection(self.family, self.type, self.proto, one.detach()), address
 
@@ -70,6 +75,9 @@ class GuardedConnection(socket.socket):
     def _real_close(self) -> None:
         """Close: `close` comes here when nobody reads any more."""
         if self._holds_some():
+            # It ends also where it stays open for a while.
+            with contextlib.suppress(OSError):
+                self.shutdown(socket.SHUT_RDWR)
             let_go(self.detach())
         else:
             super()._real_close()  # type: ignore[misc] # the standard library's own, which typeshed does not know
@@ -88,7 +96,27 @@ class GuardedConnection(socket.socket):
 
 
 def let_go(number: int) -> None:
-    """Close a descriptor without waiting for that, however long it may take."""
+    """Close a descriptor without waiting for that, however long it may take; later, where no thread can be had now."""
+    _left.append(number)
+    close_left()
+
+
+def close_left() -> None:
+    """Close what waits for a thread, if one can be had."""
+    for _ in range(len(_left)):
+        try:
+            number = _left.popleft()
+        except IndexError:
+            return
+        try:
+            _close_apart(number)
+        except (RuntimeError, MemoryError):
+            _left.append(number)
+            return
+
+
+def _close_apart(number: int) -> None:
+    """Close a descriptor by a thread that ends.  Raises `RuntimeError` where none can be had."""
     begun, closed = threading.Event(), threading.Event()
     alone = False
 

@@ -153,3 +153,27 @@ def test_a_daemon_ends_that_has_not_let_its_sender_in(short_dir: Path) -> None:
     with sender("connect", short_dir / "s", ASKED) as attacker:
         listener.close()
         assert ended(attacker)
+
+
+def test_where_no_thread_can_be_had_who_sends_a_descriptor_is_let_go_all_the_same(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def none_left(thread: threading.Thread) -> None:
+        if thread.name == "closing":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with running(short_dir) as one, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        with sender("connect", one.path, ASKED) as attacker:
+            assert ended(attacker)
+        with Client(one.path) as honest:
+            honest.call(requests.GetStatus())
+        assert len(guarded._left) == 1
+        patch.undo()
+        # Who comes next finds one.
+        with Client(one.path) as honest:
+            honest.call(requests.GetStatus())
+        assert not guarded._left
