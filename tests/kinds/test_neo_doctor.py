@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from xpucached.domain.stores import Store
-from xpucached.kinds import folders
+from xpucached.kinds import folders, sycl
 from xpucached.kinds.neo import counting, defects, doctor, layout
 from xpucached.kinds.neo.counting import Counted
 from xpucached.kinds.neo.kind import KIND
+from xpucached.kinds.sycl.defects import SIZE_GARBAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from xpucached.domain.defects import StoreFault
+    from xpucached.kinds.interface import Kind
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -57,7 +61,7 @@ def test_a_number_is_wrong_only_if_nobody_has_changed_it_meanwhile(
 
 @pytest.mark.parametrize("first", ["0", "1", "2"])
 def test_what_another_user_s_program_left_keeps_nothing_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, first: str
 ) -> None:
     files = [tmp_path / f"cl_cache.00000{number}" for number in "012"]
     for path in files:
@@ -74,6 +78,7 @@ def test_what_another_user_s_program_left_keeps_nothing_of_ours(
     store = Store(KIND.name, tmp_path)
     assert not doctor.clear(store, defects.LEFT_BEHIND, NOW, None)
     assert [path.name[-1] for path in files if path.exists()] == [first]
+    assert "it is another user's" in caplog.text
     monkeypatch.undo()
     assert doctor.clear(store, defects.LEFT_BEHIND, NOW, None)
 
@@ -126,3 +131,20 @@ def test_without_a_number_there_is_nothing_to_agree_on(monkeypatch: pytest.Monke
         return
     counted, total = doctor._agreed(0, "/c", NOW)
     assert (counted.size, total) == (10, None)
+
+
+@pytest.mark.parametrize(("kind", "fault"), [(KIND, defects.TOTAL_BLOCKED), (sycl.KIND, SIZE_GARBAGE)])
+def test_why_no_end_could_be_put_to_a_fault_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: Kind, fault: StoreFault
+) -> None:
+    (tmp_path / layout.TOTAL).symlink_to("nowhere")
+    (tmp_path / "cache_size.txt").write_text("garbage")
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "unlink", read_only)
+    assert kind.doctor is not None
+    assert not kind.doctor.clear(Store(kind.name, tmp_path), fault, NOW, None)
+    assert fault.code in caplog.text
+    assert "Read-only file system" in caplog.text

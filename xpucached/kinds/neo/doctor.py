@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from xpucached.domain.stores import EntryId, FoundStore, Store
 from xpucached.domain.trash import Repair
 from xpucached.kinds import folders, fs
 from xpucached.kinds.neo import counting, defects, layout
+
+log = logging.getLogger(__name__)
 
 FAULTS: Final = defects.FAULTS
 
@@ -109,7 +112,8 @@ def clear(store: Store, fault: StoreFault, now: datetime, writer_since: datetime
             return _recount(root, os.fspath(store.root), now)
     except FileNotFoundError:
         return True
-    except OSError:
+    except OSError as error:
+        log.warning("no end could be put to a fault: %s: %s: %s", fault.code, store.root, error)
         return False
 
 
@@ -119,10 +123,15 @@ def _tidy(root: int, path: str, now: datetime) -> bool:
     with contextlib.ExitStack() as stack:
         if counting.lockable(root) is not False and stack.enter_context(counting.locked(root)) is None:
             return False
+        why: OSError | None = None
         for name in litter:
-            # Where everybody may write, another user's stays.
-            with contextlib.suppress(OSError):
+            try:
                 folders.unlink(root, name)
+            except OSError as error:
+                # Where everybody may write, another user's stays.
+                why = why or error
+        if why is not None:
+            log.warning("what programs left that died stays: %s: %s", path, why)
     return not counting.count(root, path, now).litter
 
 

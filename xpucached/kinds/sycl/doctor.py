@@ -7,6 +7,7 @@ that stops all writers (``docs/kinds.md``).  Of what stands in a directory's pla
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from datetime import datetime
 from typing import Final
@@ -15,6 +16,8 @@ from xpucached.domain.defects import StoreFault
 from xpucached.domain.stores import FoundStore, Store
 from xpucached.kinds import fs, listing
 from xpucached.kinds.sycl import blocking, defects, entry_format, locks, mender, trash_files
+
+log = logging.getLogger(__name__)
 
 SIZE: Final = "cache_size.txt"
 SIZE_LOCK: Final = SIZE + ".lock"
@@ -123,6 +126,7 @@ def clear(store: Store, fault: StoreFault, now: datetime, writer_since: datetime
                         os.unlink(store.root.name + _BARRIER, dir_fd=parent)
     except FileNotFoundError:
         return True
-    except OSError:
+    except OSError as error:
+        log.warning("no end could be put to a fault: %s: %s: %s", fault.code, store.root, error)
         return False
     return True
