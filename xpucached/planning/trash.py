@@ -70,10 +70,16 @@ def plan_trash(
     written: Counter[int] = Counter()
     for room in disk_space:
         written[room.device] += coming.get(room.store, 0)
-    for room in disk_space:
-        if room.free is not None:
-            wanted = max(policy.min_free_bytes or 0, SCARCE) + written[room.device]
-            _shrink(stores.get(room.store, []), wanted - room.free, DropReason.PRESSURE, drops)
+    devices = {room.store: room.device for room in disk_space}
+    gone: Counter[int | None] = Counter()
+    for drop in drops.values():
+        gone[devices.get(drop.item.store)] += drop.item.allocated
+    rooms = [(room.device, room.free) for room in disk_space if room.free is not None]
+    for device, free in dict(sorted(rooms, reverse=True)).items():
+        # What goes of one store is room for all on its file system.
+        wanted = max(policy.min_free_bytes or 0, SCARCE) + written[device]
+        here = (one for one in kept if devices.get(one.store) == device)
+        _shrink(here, wanted - free - gone[device], DropReason.PRESSURE, drops)
     return tuple(drops.values())
 
 

@@ -225,11 +225,14 @@ class TrashKeeper:
                 for item in items:
                     known[item.store] += item.allocated
                 disk_space.extend(self.disk_space(known if len(items) < _MOST else None, held=False))
+            freed: Counter[int] = Counter()
+            for one in disk_space:
+                freed[one.device] += gone[one.store]
             left = [
                 replace(
                     one,
                     trash=max(0, one.trash - gone[one.store]),
-                    free=None if one.free is None else one.free + gone[one.store],
+                    free=None if one.free is None else one.free + freed[one.device],
                 )
                 for one in disk_space
             ]

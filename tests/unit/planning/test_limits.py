@@ -250,6 +250,36 @@ def test_the_trash_keeps_its_bounds(
 
 
 @pytest.mark.parametrize(
+    ("device", "old", "gone"),
+    [
+        pytest.param(0, 1.0, {"b", "c"}, id="of one file system no more goes than is wanted there, the oldest first"),
+        pytest.param(7, 1.0, {"a", "b", "c"}, id="of two each for itself"),
+        pytest.param(0, 99.0, {"d"}, id="what goes anyway counts"),
+    ],
+)
+def test_no_more_of_the_trash_goes_than_makes_room(device: int, old: float, gone: set[str]) -> None:
+    def item(ref: str, store: Store, days: float) -> Trashed:
+        at, why, nowhere = NOW - timedelta(days=days), EvictReason.UNUSED, EntryKey("1")
+        return Trashed(
+            *(TrashRef(ref), store, nowhere, at, why, ""),
+            quarantined=False,
+            device="",
+            driver="",
+            allocated=100,
+            whole=True,
+        )
+
+    items = [item("a", STORE, 1), item("b", STORE, 3), item("c", OTHER, 2), item("d", OTHER, old)]
+    items[3] = replace(items[3], allocated=200 if old > 7 else 0)
+    rooms = [
+        DiskSpace(STORE, free=SCARCE - 200),
+        DiskSpace(OTHER, device=device, free=SCARCE - (200 if not device else 100)),
+    ]
+
+    assert {str(one.item.ref) for one in plan_trash(items, rooms, 0, LONG, NOW)} == gone
+
+
+@pytest.mark.parametrize(
     ("at", "keep", "now", "gone"),
     [
         (NOW - timedelta(days=7), 7 * 86400.0, NOW, DropReason.EXPIRED),
