@@ -275,8 +275,9 @@ def observer(place: Path) -> tuple[Watching, Callable[[Callable[[], object]], No
     return client, have
 
 
+@pytest.mark.parametrize("names", [True, False])
 def test_what_an_event_costs_does_not_grow_with_the_directories_of_a_user(
-    common: Path, monkeypatch: pytest.MonkeyPatch
+    common: Path, monkeypatch: pytest.MonkeyPatch, *, names: bool
 ) -> None:
     client, turn = observer(common)
     places = [common / f"d{number}" for number in range(40)]
@@ -290,14 +291,31 @@ def test_what_an_event_costs_does_not_grow_with_the_directories_of_a_user(
         opened.append(name)
         return really(directory, name, file=file)
 
-    with at_work(client.watch_server):
-        assert all(client.watch(place, number) == "" for number, place in enumerate(places))
-        monkeypatch.setattr(kernel, "open_below", counted)
-        (places[0] / "a/a/a/a/0.src").write_bytes(b"")
-        client.until("a/a/a/a/0.src")
-        turn(lambda: None)
+    def asked(name: str) -> int:
+        return opened.count(name.encode())
 
-    assert 0 < len(opened) < len(places)
+    with at_work(client.watch_server):
+        with monkeypatch.context() as nameless:
+            if not names:
+                nameless.setattr(kernel, "handle_of", refuse_handles)
+            assert all(("no names" in client.watch(place, number)) is not names for number, place in enumerate(places))
+        monkeypatch.setattr(kernel, "open_below", counted)
+        (places[-1] / "a/a/a/a/4711.src").write_bytes(b"")
+        client.until("a/a/a/a/4711.src")
+        turn(lambda: None)
+        if names:
+            assert 0 < asked("a") < len(places)
+            return
+        assert asked("4711.src") == 1
+        # It has another path now than it was handed in by: of what was not asked the user is told.
+        places[-1].rename(common / "moved")
+        (common / "moved/a/a/a/a/4712.src").write_bytes(b"")
+        while not client.lost:
+            client.take()
+        while not asked("4712.src"):
+            turn(lambda: None)
+        turn(lambda: None)
+        assert asked("4712.src") < len(places) * ownership.DEEPEST / 2
 
 
 def test_one_directory_is_watched_only_so_often_for_one_user(common: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import re
 import stat
@@ -29,6 +30,7 @@ DEEPEST: Final = 4
 
 _MOST_PLACES: Final = 1 << 14  # directories that are remembered
 _STALE: Final = 10.0  # seconds for which they are
+_MOST_ASKED: Final = 8  # of one user's directories, whether a file lies below them
 
 # Nothing else is looked up or told: the names of other people's files are theirs.
 FILES: Final = (r"(?:[0-9]{1,10}|ir)\.(?:src|bin)",)
@@ -95,6 +97,7 @@ class Root:
     mount: int  #: where it was opened; a user's own may show only a part of the file system
     names: bool = True
     loads: bool = False
+    path: str = ""  #: where it was as it was handed in: a hint only
 
     def belongs(self, status: os.stat_result) -> bool:
         """Return whether something is the user's; to root everything is."""
@@ -164,7 +167,10 @@ def judged(uid: int, number: int, descriptor: int) -> Root:
     if kind in _ANYBODYS and status.st_dev not in _mounted():
         raise PermissionError(errno.EPERM, "its file system is not mounted on this host, but in a namespace of its own")
     system, device = os.fstatvfs(descriptor).f_fsid, kernel.superblock(descriptor)
-    return Root(uid, number, descriptor, system, device, identity(status), kernel.mount_of(descriptor))
+    root = Root(uid, number, descriptor, system, device, identity(status), kernel.mount_of(descriptor))
+    with contextlib.suppress(OSError):  # it is longer than the kernel tells
+        root.path = "/".join(path_of(descriptor))
+    return root
 
 
 def _mounted() -> frozenset[int]:
@@ -202,7 +208,7 @@ class Places:
         self._lost = lost
         # By file system; and by device, mount and user.
         self._named: dict[int, dict[_Group, dict[Identity, list[Root]]]] = {}
-        self._unnamed: dict[int, list[Root]] = {}
+        self._unnamed: dict[int, dict[str, list[Root]]] = {}  # by user, and by path
         self._known: dict[tuple[int, bytes], tuple[tuple[Root, str, Identity], ...]] = {}
         self._checked: dict[tuple[Root, str], Identity | None] = {}
         self._forgotten = 0.0
@@ -213,7 +219,7 @@ class Places:
             groups = self._named.setdefault(root.system, {})
             groups.setdefault(_group(root), {}).setdefault(root.which, []).append(root)
         else:
-            self._unnamed.setdefault(root.uid, []).append(root)
+            self._unnamed.setdefault(root.uid, {}).setdefault(root.path, []).append(root)
         self._known.clear()
 
     def remove(self, root: Root) -> None:
@@ -227,7 +233,10 @@ class Places:
             if not same:
                 del groups[_group(root)]
         else:
-            self._unnamed[root.uid].remove(root)
+            there = self._unnamed[root.uid]
+            there[root.path].remove(root)
+            if not there[root.path]:
+                del there[root.path]
         self._known.clear()
         self._checked.clear()
 
@@ -298,18 +307,31 @@ class Places:
         if status.st_nlink > 1:
             # It has a name elsewhere as well, and nothing says by which one it was opened.
             return
-        for root in [root for uid in {0, status.st_uid} for root in self._unnamed.get(uid, ())]:
+        for uid in {0, status.st_uid}:
+            yield from self._below(self._unnamed.get(uid, {}), parts, identity(status))
+
+    def _below(self, roots: Mapping[str, list[Root]], parts: list[str], file: Identity) -> Iterator[tuple[Root, str]]:
+        """Tell below which of one user's directories a file lies that was opened by this path."""
+        way = ["/".join(parts[:-depth]) for depth in range(DEEPEST + 1, 0, -1)]
+        near = [root for path in way for root in roots.get(path, ())]
+        # By another mount it has another path; but only a few are asked for each file.
+        others = (root for path, same in roots.items() if path not in way for root in same)
+        found = False
+        for number, root in enumerate(itertools.chain(near, others)):
+            if found and number >= len(near):
+                break
+            if number >= _MOST_ASKED:
+                self._lost(root)
+                continue
             # Most are as deep as can be.
             below = ("/".join(parts[-depth:-1]) for depth in range(DEEPEST + 1, 0, -1))
             try:
-                place = next(
-                    (one for one in below if BELOW.fullmatch(one) and root.holds(one, parts[-1], identity(status))),
-                    None,
-                )
+                place = next((one for one in below if BELOW.fullmatch(one) and root.holds(one, parts[-1], file)), None)
             except OSError:
                 self._lost(root)
                 continue
             if place is not None:
+                found = True
                 yield root, f"{place}/{parts[-1]}".lstrip("/")
 
 
