@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from xpucached.catalog import opening, salvage, setting_aside, soundness
 from xpucached.errors import CatalogError, RequestError, XpucachedError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 log = logging.getLogger(__name__)
+
+_REVISION: Final = "SELECT version_num FROM alembic_version"
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -237,6 +239,8 @@ class Catalog:
                 driver.execute("PRAGMA synchronous = FULL")
             try:
                 with connection.execution_options(immediate=True).begin():
+                    # What a newer version has brought along meanwhile is not ours to write any more.
+                    opening.check_revisions(self.path, [str(one) for (one,) in driver.execute(_REVISION)])
                     yield connection
                 self.writes += 1
                 if not self.corrupt:
@@ -255,6 +259,7 @@ class Catalog:
         except CatalogError as error:
             self.trouble = error
             if soundness.is_damage(error.__cause__):
+                self._refuse_newer()
                 self._damaged = self._damaged or soundness.proven(error.__cause__)
                 self._look_for_damage()
             raise
@@ -262,11 +267,26 @@ class Catalog:
             raise
         except Exception as error:
             # A mistake of ours, or a row that nobody of ours wrote: the rows tell.
+            if soundness.is_damage(error):
+                self._refuse_newer()
             self._damaged = self._damaged or soundness.proven(error)
             if soundness.is_damage(error) and self._look_for_damage() is not None:
                 self.trouble = opening.damaged_at_work(self.path, self._damaged or "")
                 raise self.trouble from error
             raise
+
+    def _refuse_newer(self) -> None:
+        """Raise `CatalogError` if a newer version has brought the file along meanwhile, which is no damage."""
+        try:
+            with self._engine.connect() as connection, connection.begin():
+                opening.check_revisions(
+                    self.path, [str(one) for one in connection.exec_driver_sql(_REVISION).scalars()]
+                )
+        except opening.Newer as newer:
+            self.trouble = newer
+            raise newer from None
+        except Exception as error:  # noqa: BLE001 - what it is damaged in is found out then
+            log.info("the catalog's revision could not be read: %s", error)
 
     def _look_for_damage(self) -> str | None:
         """Read everything as the daemon reads it; give what is wrong with it, if anything is."""

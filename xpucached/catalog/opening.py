@@ -46,13 +46,18 @@ _LONGEST: Final = 4096
 
 _HINT: Final = "check the permissions and the free space of the state directory"
 _CORRUPT_HINT: Final = "restart the daemon: it sets a corrupt catalog aside"
-_NEWER_HINT: Final = "install that version again, or move the file away: a scan rebuilds all but models and history"
+_NEWER_HINT: Final = (
+    "start the daemon of that version, or move the file away: a scan rebuilds all but models and history"
+)
+_OLDER_HINT: Final = (
+    "restart the daemon: it brings the catalog along; no command does that beside one that may be older"
+)
 _FOREIGN_HINT: Final = "remove it, or move it away"
 
 _REVISION: Final = re.compile(r"[0-9]{4}")
 
 
-class _Newer(CatalogError):
+class Newer(CatalogError):
     """A newer version wrote the file: it stays where it is."""
 
 
@@ -161,7 +166,7 @@ def connect(path: Path, *, whole: bool = False, damaged: str | None = None, gues
         # What was made since one was set aside may be whole.
         if setting_aside.unread(path, guest=guest) or damaged is None:
             try:
-                return _open(path, whole=whole)
+                return _open(path, whole=whole, guest=guest)
             except Exception as error:
                 if guest or not soundness.is_damage(error):
                     raise
@@ -175,9 +180,9 @@ def connect(path: Path, *, whole: bool = False, damaged: str | None = None, gues
             raise CatalogError(f"the new catalog is corrupt at once: {path}: {error}", hint=_HINT) from error
 
 
-def _open(path: Path, *, whole: bool) -> Opened:
+def _open(path: Path, *, whole: bool, guest: bool = False) -> Opened:
     _prepare(path)
-    examined = _inspect(path, whole=whole)
+    examined = _inspect(path, whole=whole, guest=guest)
     engine = _migrated(path)
     try:
         # What only a start asks is not kept: SQLAlchemy would keep each statement that it has compiled.
@@ -233,17 +238,17 @@ def _prepare(path: Path) -> None:
             path.chmod(0o600)
 
 
-def _inspect(path: Path, *, whole: bool) -> bool:
+def _inspect(path: Path, *, whole: bool, guest: bool = False) -> bool:
     """Look at a file without changing a byte of it; tell whether all of it was read.
 
-    Raises `Corrupt`, or `CatalogError` if a newer version wrote it.
+    Raises `Corrupt`, or `CatalogError` if a newer version wrote it; to a ``guest`` also if an older one did.
     """
     whole = whole or path.stat().st_size <= LARGE
     with _settled(path) as look:
         names = {str(name) for (name,) in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if "alembic_version" in names:
             revisions = [str(one) for (one,) in look.execute("SELECT version_num FROM alembic_version")]
-            _known_revisions(path, revisions)
+            check_revisions(path, revisions)
         else:
             revisions = []
         if whole:
@@ -253,6 +258,9 @@ def _inspect(path: Path, *, whole: bool) -> bool:
         if not revisions:
             raise Corrupt("it is not a catalog of xpucached")
         if revisions != [tables.REVISION]:
+            if guest:
+                message = f"an older xpucached wrote this catalog (revision {', '.join(revisions)}): {path}"
+                raise CatalogError(message, hint=_OLDER_HINT)
             if not whole:
                 # A migration reads and writes every row: what it is given has to be sound.
                 _quick_check(look)
@@ -263,14 +271,15 @@ def _inspect(path: Path, *, whole: bool) -> bool:
         return whole
 
 
-def _known_revisions(path: Path, revisions: list[str]) -> None:
-    """Refuse what a newer version wrote.  Raises `Corrupt` for what none of ours ever was."""
-    if revisions == [tables.REVISION] or set(revisions) <= set(every_revision()):
+def check_revisions(path: Path, revisions: list[str]) -> None:
+    """Raise `Newer` for what a newer version wrote, and `Corrupt` for what none of ours ever was."""
+    if revisions == [tables.REVISION]:
         return
-    if all(_REVISION.fullmatch(one) and one > tables.REVISION for one in revisions):
-        raise _Newer(
-            f"a newer xpucached wrote this catalog (revision {', '.join(revisions)}): {path}", hint=_NEWER_HINT
-        )
+    # First: a newer version that was installed over this one while it runs has brought its migrations.
+    if revisions and all(_REVISION.fullmatch(one) and one > tables.REVISION for one in revisions):
+        raise Newer(f"a newer xpucached wrote this catalog (revision {', '.join(revisions)}): {path}", hint=_NEWER_HINT)
+    if set(revisions) <= set(every_revision()):
+        return
     raise Corrupt(f"there never was a revision {', '.join(revisions)[:40]!r}")
 
 

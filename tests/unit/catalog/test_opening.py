@@ -15,7 +15,10 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import catalogs
+from tests.unit.catalog.test_catalog import model
 from xpucached.catalog import Catalog, migrating, opening, setting_aside, tables
+from xpucached.catalog.models import add_model, all_models
+from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.soundness import Corrupt
 from xpucached.errors import CatalogError
 from xpucached.processes import child
@@ -69,10 +72,10 @@ def test_what_a_newer_version_wrote_is_refused_and_what_none_did_is_corrupt(
     path: Path, revisions: list[str], kind: type[Exception] | None
 ) -> None:
     if kind is None:
-        opening._known_revisions(path, revisions)
+        opening.check_revisions(path, revisions)
         return
     with pytest.raises(kind) as caught:
-        opening._known_revisions(path, revisions)
+        opening.check_revisions(path, revisions)
     assert ("a newer xpucached wrote this catalog" in str(caught.value)) is (kind is CatalogError)
 
 
@@ -261,3 +264,55 @@ def test_a_file_is_made_for_us_alone_and_what_lies_beside_it_is_looked_at(path: 
     os.mkfifo(path.with_name("catalog.sqlite-shm"))
     with pytest.raises(Corrupt, match=r"catalog\.sqlite-shm is not a regular file"):
         opening._prepare(path)
+
+
+NEWER = {
+    "another column": "ALTER TABLE models RENAME priority TO importance",
+    "another table": "ALTER TABLE runs RENAME TO passes_of",
+    "other words": "UPDATE models SET source = 'SOCKET'",
+    "other values": "UPDATE models SET command = 'none'",
+}
+
+
+@pytest.mark.parametrize("what", NEWER)
+@pytest.mark.parametrize("installed", [False, True])
+def test_what_a_newer_version_brings_along_beside_a_daemon_is_neither_written_nor_set_aside(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, *, installed: bool
+) -> None:
+    """It was taken for damaged: a new catalog was made in its place, and models, runs and proofs were lost."""
+    home = tmp_path / "migrations"
+    shutil.copytree(catalogs.MIGRATIONS, home, ignore=shutil.ignore_patterns("__pycache__"))
+    head = f"from alembic import op\nrevision = {NEXT!r}\ndown_revision = {tables.REVISION!r}\n"
+    (home / "versions" / "next.py").write_text(f"{head}def upgrade():\n    op.execute({NEWER[what]!r})\n")
+    with closing(Catalog.open(path)) as running:
+        running.write(add_model, model())
+        catalogs.migrated(path, home)
+        if installed:
+            monkeypatch.setattr(migrating, "_home", lambda: home)
+        told = []
+        for ask in (all_models, newest_runs):
+            try:
+                running.read(ask)
+            except CatalogError as error:
+                told.append(error.message)
+        with pytest.raises(CatalogError) as caught:
+            running.write(add_model, model("second"))
+        told.append(caught.value.message)
+        assert {one.partition(":")[0] for one in told} == {f"a newer xpucached wrote this catalog (revision {NEXT})"}
+        assert not running.mend()
+        assert running.trouble is not None
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT name FROM models").fetchall() == [("net",)]
+
+
+def test_a_command_brings_no_older_catalog_along_beside_its_daemon(path: Path) -> None:
+    path.unlink()
+    catalogs.older(path)
+    before = path.read_bytes()
+    with pytest.raises(CatalogError, match="an older xpucached wrote this catalog") as caught:
+        Catalog.open(path, guest=True)
+    assert "restart the daemon" in caught.value.hint
+    assert path.read_bytes() == before
+    Catalog.open(path).close()
+    Catalog.open(path, guest=True).close()
