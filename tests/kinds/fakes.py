@@ -265,7 +265,7 @@ class FullKind(FakeKind):
         said = beside.read_text() if beside.exists() else None
         return next((replace(one, key=entry.key) for one in alike if one.key == said), None)
 
-    def forget(self, store: Store) -> None:
+    def forget(self, store: Store, *, begins: bool = False) -> None:  # noqa: ARG002
         for path in store.root.glob("*.told"):
             path.unlink()
 

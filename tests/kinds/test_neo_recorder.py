@@ -262,6 +262,32 @@ def test_a_directory_with_a_traces_name_is_no_lookup(store: Store) -> None:
     assert left(store) == ["fedcba9876543210.trace"]
 
 
+@pytest.mark.parametrize("how", ["forget", "collect", "begin"])
+def test_what_another_daemon_took_away_while_a_pass_went_on_is_not_said_not_to_have_been_asked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    recorder.forget(store, begins=True)
+    with monkeypatch.context() as other:
+        other.setattr(recorder, "_marks", {})
+        match how:
+            case "forget":
+                recorder.forget(store)
+            case "collect":
+                recorder.collect(store, frozenset(), HOST)
+            case _:
+                recorder.forget(store, begins=True)
+    assert "took traces away" in recorder.collect(store, frozenset(), HOST).why_incomplete
+    assert left(store) == []
+    # It says nothing of the next pass, nor of what began none.
+    recorder.forget(store, begins=True)
+    assert len(left(store)) == 1
+    assert recorder.collect(store, frozenset(), HOST) == Recording()
+    recorder.forget(store, begins=True)
+    recorder.forget(store)
+    assert left(store) == []
+    assert recorder.collect(store, frozenset(), HOST) == Recording()
+
+
 def test_where_nothing_can_be_written_nothing_can_be_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_given, **_more: False)
     assert recorder.collect(store, keys(store), HOST).why_incomplete == "it cannot be written to"

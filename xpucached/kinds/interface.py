@@ -204,8 +204,11 @@ class Recorder(Protocol):
         Raises OSError if the entry cannot be read now, which says nothing.
         """
 
-    def forget(self, store: Store) -> None:
-        """Take away, unread, what processes left in files before a pass.  Raises nothing for what it meets."""
+    def forget(self, store: Store, *, begins: bool = False) -> None:
+        """Take away, unread, what processes left in files before a pass.  Raises nothing for what it meets.
+
+        Where one ``begins``, `collect` says of it whether anybody else has taken away what was left since.
+        """
 
 
 class Follower(Protocol):

@@ -167,12 +167,12 @@ def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
     return f"; {len(after)} of them have another key at each start, so that no cache can keep them: {what}"
 
 
-def clear(stores: Iterable[FoundStore]) -> None:
-    """Take away what programs left in files before a pass."""
+def clear(stores: Iterable[FoundStore], *, begins: bool = False) -> None:
+    """Take away what programs left in files before a pass, or where one ``begins``."""
     for store in (one.store for one in stores):
         recorder = KINDS[store.kind].recorder
         if recorder is not None:
-            recorder.forget(store)
+            recorder.forget(store, begins=begins)
 
 
 def with_left(

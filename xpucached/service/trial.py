@@ -228,7 +228,7 @@ class TrialRunner:
     ) -> RunResult:
         found = stores[0]
         # What others left there says nothing of this pass.
-        await asyncio.to_thread(recordings.clear, stores)
+        await asyncio.to_thread(recordings.clear, stores, begins=cache)
         tracing: dict[str, str] = {}
         for one in stores if cache else ():
             recorder = KINDS[one.store.kind].recorder

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import os
+import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -74,6 +75,9 @@ _MAKER: Final = trace.KeyMaker()
 
 _NAMES: Final = KeyPredictor()
 
+_marks: Final[dict[Path, str]] = {}
+"""A file in each store in which a pass goes on: where it is gone, somebody took traces away that were the pass's."""
+
 
 def variables(store: Store) -> Mapping[str, str]:  # noqa: ARG001 - each store has its own traces
     """Return the variables that make the driver leave traces; see `Recorder.variables`."""
@@ -108,12 +112,15 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
     What was asked for and was not there has been compiled, whether or not it could be kept.
     """
     try:
+        mark = _marks.pop(store.root, None)
         with fs.root_to_change(os.fspath(store.root)) as (root, _):
             files = _traces(root)
             try:
                 told = _Pass(root, before, host, _READ, _KEPT).read(files[: 2 * _ASKED])
             finally:
                 _take_away(root, files)
+            if mark is not None and mark not in files:
+                return replace(told, why_incomplete="another daemon, or a program, took traces away meanwhile")
             if len(files) > 2 * _ASKED:
                 return replace(told, why_incomplete=f"it holds more than {2 * _ASKED} files of traces")
             writable = os.access(".", os.W_OK | os.X_OK, dir_fd=root)
@@ -155,10 +162,16 @@ def is_of_other_compiler(store: Store, host: Host) -> bool:
     return False
 
 
-def forget(store: Store) -> None:
+def forget(store: Store, *, begins: bool = False) -> None:
     """Take away what was left before a pass, unread; see `Recorder.forget`."""
+    _marks.pop(store.root, None)
     with contextlib.suppress(OSError), fs.root_to_change(os.fspath(store.root)) as (root, _):
         _take_away(root, _traces(root))
+        if begins:
+            # It goes as traces go, whoever takes them away.
+            mark = f"{secrets.token_hex(8)}{_INPUT}"
+            fs.make(root, mark, b"")
+            _marks[store.root] = mark
 
 
 def _in_time(names: Iterable[str]) -> Iterator[str]:

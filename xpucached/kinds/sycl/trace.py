@@ -81,7 +81,7 @@ def derive(entry: EntryId, alike: Sequence[RecordedRecipe]) -> RecordedRecipe | 
     return None
 
 
-def forget(store: Store) -> None:
+def forget(store: Store, *, begins: bool = False) -> None:
     """Take nothing away; see `Recorder.forget`."""
 
 
