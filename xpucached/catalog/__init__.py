@@ -46,7 +46,7 @@ class Catalog:
 
     def __init__(self, path: Path, engine: sa.Engine, rebuilt: str | None) -> None:
         self.path = path
-        self.rebuilt = rebuilt  #: in one sentence: that the file was corrupt, and where it is now
+        self.rebuilt = rebuilt  #: a sentence for each file that was corrupt: that it was, and where it is now
         self.trouble: CatalogError | None = None  #: what failed last, until something could be written again
         self.writes = 0  #: so often something was written: what was reckoned before the last time may be old
         self.examined = True  #: whether the whole file was read; if not, `examine` does
@@ -114,17 +114,21 @@ class Catalog:
         if not self._unread:
             return False
         found = setting_aside.unread(self.path) or (() if rebuilt is None else (rebuilt.aside,))
-        for aside in found:
+        told: list[str] = []
+        # The newest first: what is known already stays as it is.
+        for aside in reversed(found):
             message = f"the catalog was corrupt: set aside as {aside}, a new one was made"
             if rebuilt is not None and rebuilt.aside == aside:
                 message = rebuilt.message
             taken = self._take_from(aside)
-            self.rebuilt = f"{message}; {len(taken.models)} registered models were taken over"
+            message += f"; {len(taken.models)} registered models were taken over"
             if taken.incomplete_because:
-                self.rebuilt += (
+                message += (
                     f", and others may be missing: {taken.incomplete_because}; compare with: xpucachectl model list"
                 )
-                self._miss(opening.Rebuilt(self.rebuilt, aside))
+                self._miss(opening.Rebuilt(message, aside))
+            told.append(message)
+            self.rebuilt = ". ".join(told)
             setting_aside.unmark(aside)
         self._unread = False
         return bool(found)

@@ -185,6 +185,25 @@ def test_what_was_registered_with_the_other_daemon_is_taken_over_whoever_was_kil
         assert opened.read(all_models) == ()
 
 
+def test_of_several_that_were_set_aside_each_is_told_and_the_newest_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    asides = [path.with_name(f"{path.name}.{setting_aside.CORRUPT}-{number}") for number in (1, 2)]
+    for aside, command in zip(asides, ("before", "since"), strict=True):
+        with closing(catalogs.fresh(aside)) as opened:
+            opened.write(add_model, model(command=command))
+            opened.write(add_model, model(command))
+        setting_aside.mark(aside)
+    with closing(sqlite3.connect(asides[0])) as raw, raw:
+        raw.execute("UPDATE models SET command = '[\"/bin/evil\"]' WHERE name = 'before'")
+    with closing(Catalog.open(path)) as opened:
+        found = {one.name: one.workload.command[0] for one in opened.read(all_models)}
+        assert found == {"net": "since", "since": "python3"}
+        told = (opened.rebuilt or "").split(". ")
+    assert [str(aside) in one for aside, one in zip(reversed(asides), told, strict=True)] == [True, True]
+    assert "2 registered models were taken over" in told[0]
+    assert "1 registered models were taken over, and others may be missing: damaged models: 1" in told[1]
+
+
 def test_a_command_beside_a_daemon_sets_nothing_aside(path: Path) -> None:
     before = {one: one.read_bytes() for one in path.parent.iterdir()}
     with pytest.raises(CatalogError, match="the catalog failed") as caught:
