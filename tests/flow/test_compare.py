@@ -535,6 +535,30 @@ def test_what_runs_told_of_entries_counts_as_what_is_kept_in_memory(
     assert asyncio.run(kept()) == 3
 
 
+def test_who_cancels_a_mending_does_not_wait_for_who_looks_at_a_store(bench: Bench) -> None:
+    slot = bench.add("-k")
+    slot.cut(slot.bin, 30)
+    bench.verify()
+    damaged = slot.bin.read_bytes()
+    (entry,) = bench.context.catalog.read(all_entries)
+    (target,) = bench.context.present.environments
+    recipe = bench.context.recipe(entry.entry)
+    assert isinstance(recipe, Recipe)
+
+    async def cancelled() -> None:
+        storing = bench.context.locks.storing
+        results = compare._Replacing(bench.context, (), asyncio.get_running_loop())
+        results.cancel.set()
+        async with storing:
+            compiled = Rebuild(entry, target, ReplayReason.ASKED), recipe, b"compiled", 1.0
+            await asyncio.wait_for(asyncio.to_thread(results.built, *compiled), 20)
+        assert not storing.locked()
+        assert results.done == {}
+
+    asyncio.run(cancelled())
+    assert slot.bin.read_bytes() == damaged
+
+
 def test_what_changed_and_is_what_its_compiler_makes_is_trusted_from_then_on(bench: Bench) -> None:
     slot = bench.add("-k")
     bench.verify()

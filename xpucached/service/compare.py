@@ -45,6 +45,9 @@ _MOST_WORDS: Final = 5
 _KEPT: Final = 64 << 20
 """Bytes of sources that are kept in memory while their entries are in quarantine already."""
 
+_BEAT: Final = 0.2
+"""Seconds between two looks at whether it is cancelled."""
+
 _BATCH: Final = 256
 """So many entries go into quarantine between two moments at which others may look."""
 
@@ -166,6 +169,7 @@ class EntryComparer:
         if not todo:
             return
         work = RebuildJob(self._context, self._starter, todo, drivers, results, recipes=recipes)
+        results.cancel = work.cancel
         await work.run(handle, len(todo))
 
 
@@ -174,6 +178,7 @@ class _Counted:
 
     def __init__(self) -> None:
         self.answered = 0
+        self.cancel = threading.Event()  # the work's own
         self.whys: dict[EntryId, str] = {}
         self._lock = threading.Lock()
 
@@ -305,8 +310,19 @@ class _Replacing(_Counted):
             self.answered += 1
 
     async def _put(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
-        async with self._context.locks.storing:
+        storing = self._context.locks.storing
+        taking = asyncio.ensure_future(storing.acquire())
+        while not taking.done():
+            await asyncio.wait({taking}, timeout=_BEAT)
+            if self.cancel.is_set():
+                # Others may look at a store for long; the next time compiles it once more.
+                taking.cancel()
+        if taking.cancelled():
+            return
+        try:
             await to_its_end(self._replace, one, recipe, binary, seconds)
+        finally:
+            storing.release()
 
     def _replace(self, one: Rebuild, recipe: Recipe, binary: bytes, seconds: float) -> None:
         entry = one.entry.entry
