@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import silent_filesystem
 from xpucached.cli import installation, installed_files
-from xpucached.errors import Conflict, Denied
+from xpucached.errors import Conflict, Denied, DiskError
 
 if TYPE_CHECKING:
     from tests.support.users import User
@@ -107,6 +108,21 @@ def test_root_does_not_set_up_in_the_home_of_another_user(
         installation.removal(place, running=False)
     with pytest.raises(Denied, match="belongs to somebody else"):
         installation.plan(place, Path("/usr/bin"), installation.packed(), running=False)
+
+
+def test_nor_does_it_wait_for_what_lies_in_that_home(attacker: User) -> None:
+    """Who the way belongs to is looked at before what is further on."""
+    with silent_filesystem.mounted(attacker.home / "away") as away:
+        place = installation.Place.of(user=True, root=None, environ={"HOME": str(away / "home")})
+        with pytest.raises(Denied, match="belongs to somebody else"):
+            installation.removal(place, running=False)
+
+
+def test_where_nothing_can_be_noted_setup_says_so(common: Path) -> None:
+    environ = {"HOME": str(common), "XDG_DATA_HOME": "/proc/nowhere"}
+    place = installation.Place.of(user=True, root=None, environ=environ)
+    with pytest.raises(DiskError, match="which says what was set up, cannot be written"):
+        installation.carry_out(installation.Plan((), (), place.record, {"/nowhere": ""}))
 
 
 def test_nor_where_everybody_may_write(common: Path) -> None:

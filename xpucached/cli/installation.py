@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from xpucached import sockets
 from xpucached.cli import installed_files
-from xpucached.errors import Conflict, Denied
+from xpucached.errors import Conflict, Denied, DiskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -344,8 +344,7 @@ def carry_out(plan_: Plan) -> Plan:
     # Before the files: who dies in between has a record of too much, which is harmless, and not of too little.
     earlier = installed_files.noted(plan_.record)
     if plan_.noted:
-        both = installed_files.either(earlier, plan_.noted)
-        installed_files.write(plan_.record, installed_files.spelled(both))
+        _record(plan_.record, installed_files.either(earlier, plan_.noted))
     for step in plan_.steps:
         failed = ""
         try:
@@ -364,10 +363,20 @@ def carry_out(plan_: Plan) -> Plan:
             noted.pop(step.what, None)
             noted |= {step.what: earlier[step.what]} if step.what in earlier else {}
         done.append(replace(step, failed=failed))
-    if noted:
-        installed_files.write(plan_.record, installed_files.spelled(noted))
-    elif earlier:
-        plan_.record.unlink(missing_ok=True)
-        if not os.listdir(plan_.record.parent):
-            plan_.record.parent.rmdir()
+    if noted or earlier:
+        _record(plan_.record, noted)
     return replace(plan_, steps=tuple(done))
+
+
+def _record(record: Path, noted: Mapping[str, str]) -> None:
+    """Note what is there of ours; nothing: it goes.  Raises `DiskError`."""
+    try:
+        if noted:
+            installed_files.write(record, installed_files.spelled(noted))
+            return
+        record.unlink(missing_ok=True)
+        if not os.listdir(record.parent):
+            record.parent.rmdir()
+    except OSError as error:
+        message = f"{record}, which says what was set up, cannot be written: {error.strerror or error}"
+        raise DiskError(message, hint="see HOME and XDG_DATA_HOME") from error
