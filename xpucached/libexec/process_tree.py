@@ -125,10 +125,10 @@ class Maps:
             if not self._left:
                 break
             with contextlib.suppress(OSError, IndexError):
-                with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - many of them
-                    sizes[pid] = file.read().split()[0]
+                teller, pages = _pages(pid)
+                sizes[pid] = pages[0]
                 if self._sizes.get(pid) != sizes[pid]:
-                    self._read(pid)
+                    self._read(teller)
         self._sizes = sizes
         ended = time.monotonic()
         self._next = ended + (ended - began) * _MAPS_SHARE
@@ -193,7 +193,7 @@ def _drm(tree: list[int]) -> Iterator[str]:
     """Yield the descriptions of open graphics devices, of what so many descriptors of these processes lead to."""
     left = _OPEN
     for pid in tree:
-        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as numbers:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{_pages(pid)[0]}/fd") as numbers:
             for one in itertools.islice(numbers, left):
                 left -= 1
                 with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -202,10 +202,28 @@ def _drm(tree: list[int]) -> Iterator[str]:
                             yield file.read(1 << 16)
 
 
+def _pages(pid: int) -> tuple[int, list[str]]:
+    """Return the memory of a process, and under which number the kernel tells of it.
+
+    Where the first thread has ended, and the process works on, another one knows.
+    """
+    pages = _statm(pid)
+    for thread in os.listdir(f"/proc/{pid}/task") if pages[0] == "0" else ():
+        with contextlib.suppress(OSError):
+            if (known := _statm(int(thread)))[0] != "0":
+                return int(thread), known
+    return pid, pages
+
+
+def _statm(number: int) -> list[str]:
+    with open(f"/proc/{number}/statm", encoding="ascii") as file:  # noqa: PTH123 - many of them
+        return file.read().split()
+
+
 def _resident(pid: int) -> int:
     pages: list[str] = []
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - many
-        pages = file.read().split()
+    with contextlib.suppress(OSError):
+        _, pages = _pages(pid)
     # What is shared with others, libraries above all, is counted once too often rather than not at all.
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize() if pages else 0
 
@@ -270,9 +288,10 @@ def process_tree() -> list[int]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - many of them
                 # Its name may have blanks and brackets: what comes after the last one is plain.
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-            if state != b"Z":
-                children.setdefault(int(parent), []).append(int(name))
+                fields = file.read().rpartition(b")")[2].split()
+            # One whose first thread has ended, and others have not, is listed so, too.
+            if fields[0] != b"Z" or int(fields[17]) > 1:
+                children.setdefault(int(fields[1]), []).append(int(name))
     found: list[int] = []
     ahead = [os.getpid()]
     while ahead:

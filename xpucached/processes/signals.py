@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from xpucached.processes import tellers
 from xpucached.processes.environ import Environments, variables
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ def _carries(process: psutil.Process, mark: str, environments: Environments) -> 
     try:
         if process.pid == os.getpid() or process.uids().real != os.getuid():
             return False
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return any(value.startswith(mark) for _, value in variables(environments.read(process.pid) or b"", MARK))
+        told = environments.read(tellers.teller(process.pid)) or b""
+        return any(value.startswith(mark) for _, value in variables(told, MARK))
     except (psutil.Error, OSError):
         return False
