@@ -31,8 +31,12 @@ ACCOUNT = "xpucached"
 """The account of the host's daemon."""
 
 
-PEOPLE = 1000
-"""The first number of people's groups."""
+_PEOPLE, _USERS = 1000, 100
+
+
+def is_of_people(group: int) -> bool:
+    """Return whether a group is one of people: by its number, or as ``users``, in which many systems have everybody."""
+    return group >= _PEOPLE or group == _USERS
 
 
 class UntrustedPeer(OSError):
@@ -119,7 +123,7 @@ class Trusted:
 
     def others_write(self, found: os.stat_result) -> bool:
         """Return whether somebody else may write to a directory."""
-        harmless = self._groups and (found.st_gid < PEOPLE or found.st_uid == os.geteuid() != 0)
+        harmless = self._groups and (not is_of_people(found.st_gid) or found.st_uid == os.geteuid() != 0)
         return bool(found.st_mode & (_EVERYBODY_WRITES if harmless else _OTHERS_WRITE))
 
     def __contains__(self, uid: int) -> bool:

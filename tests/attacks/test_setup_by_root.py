@@ -53,6 +53,18 @@ def test_nor_does_what_everybody_can_change(attacker: User, common: Path, progra
         installation.check(place, programs, remove=False)
 
 
+@pytest.mark.parametrize("group", [100, 1000])  # many systems have everybody in ``users``, which is 100
+@pytest.mark.parametrize("what", ["venv", "venv/bin/xpucached"])
+def test_nor_does_what_a_group_of_people_can_change(common: Path, programs: Path, what: str, group: int) -> None:
+    place = installation.Place.of(user=False, root=None, environ={})
+    os.chown(common / what, 0, 50)
+    (common / what).chmod(0o775)
+    installation.check(place, programs, remove=False)
+    os.chown(common / what, 0, group)
+    with pytest.raises(Conflict, match="can be changed by others"):
+        installation.check(place, programs, remove=False)
+
+
 @pytest.mark.parametrize("more", [0, 39])
 def test_nor_does_a_link_to_what_another_user_made(attacker: User, programs: Path, more: int) -> None:
     theirs = attacker.home / "xpucached"
@@ -146,9 +158,10 @@ def test_a_group_of_the_system_may_write_where_root_sets_up_and_a_user_s_own_whe
     place = installation.Place.of(user=False, root=staff, environ={})
     assert installation.plan(place, Path("/usr/bin"), installation.packed(), running=False).steps
 
-    os.chown(staff, 0, 1000)
-    with pytest.raises(Denied, match="others may write to it"):
-        installation.plan(place, Path("/usr/bin"), installation.packed(), running=False)
+    for group in (100, 1000):
+        os.chown(staff, 0, group)
+        with pytest.raises(Denied, match="others may write to it"):
+            installation.plan(place, Path("/usr/bin"), installation.packed(), running=False)
 
     attacker.home.chmod(0o775)
     assert "nothing was set up" in attacker.ctl("setup", "--user", "--remove").stdout

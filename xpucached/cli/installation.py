@@ -201,7 +201,7 @@ def _foreign(bin_: Path) -> Path | None:
         found = step.lstat()
         shared = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
         # The groups of a system (staff may write to /usr/local) are root's business; those of people are not.
-        if found.st_uid != 0 or shared or (found.st_mode & stat.S_IWGRP and found.st_gid >= sockets.PEOPLE):
+        if found.st_uid != 0 or shared or (found.st_mode & stat.S_IWGRP and sockets.is_of_people(found.st_gid)):
             return step
     return None
 
