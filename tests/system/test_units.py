@@ -190,6 +190,11 @@ def test_the_service_is_not_started_again_in_vain(where: str) -> None:
     assert {int(one) for one in statuses.split()} == {RunningError.exit, SettingsError.exit}
 
 
+@pytest.mark.parametrize("name", ["xpucached.service", "xpucached-worker@.service"])
+def test_users_of_a_directory_service_are_known_before_it_is_asked_for_them(name: str) -> None:
+    assert "nss-user-lookup.target" in " ".join(directives(SYSTEMD / name)["After"]).split()
+
+
 def test_the_accounts_are_made_and_the_daemon_s_may_open_nothing() -> None:
     (user,) = directives(SYSTEMD / UNITS[0])["User"]
     (group,) = directives(SYSTEMD / "xpucached-admin.socket")["SocketGroup"]

@@ -57,6 +57,8 @@ _LONG_NUMBER: Final = 11
 _COMPARED: Final = 1000
 """Models of users that a mistyped name is compared with: others wait meanwhile."""
 
+_STARTED: Final = frozenset({WorkerState.AWAKE, WorkerState.STARTING, WorkerState.FAILED})
+"""A worker that fails may run all the same."""
 _WRITING: Final = 5.0
 """Seconds between two writings of what is known: each change may be a user's doing."""
 
@@ -119,8 +121,7 @@ class HostDaemon:
             await asyncio.to_thread(self._memory.note_boot)
         else:
             # What kept a worker from starting may be why we were started again.
-            told = {WorkerState.AWAKE, WorkerState.STARTING, WorkerState.FAILED}
-            self._known.owe(lambda one: one.state in told)
+            self._known.owe(lambda one: one.state in _STARTED)
         await self._compare()
         while True:
             await self._dismiss()
@@ -204,7 +205,7 @@ class HostDaemon:
         self._problems, self._elsewhere = found.problems, found.elsewhere
         # A number that is another account's now is somebody else, and the worker that runs is not his.
         for uid in [uid for uid, one in self._known.said.items() if self._people.get(uid) != one.user]:
-            if self._known.said.pop(uid).state in {WorkerState.AWAKE, WorkerState.STARTING}:
+            if self._known.said.pop(uid).state in _STARTED or self._workers.follows(uid):
                 self._unwanted.add(uid)
             self._known.owed.forget(uid)
             self._known.failing.pop(uid, None)

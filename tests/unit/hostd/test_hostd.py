@@ -1360,20 +1360,25 @@ def test_whose_a_model_is(tmp_path: Path) -> None:
     go(one, work)
 
 
+@pytest.mark.parametrize("state", [WorkerState.AWAKE, WorkerState.FAILED, WorkerState.ASLEEP])
 def test_a_number_that_another_account_has_now_is_somebody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: WorkerState
 ) -> None:
     worker_units = WorkerUnitsStub()
     one = make(tmp_path, worker_units, tmp_path / "nobody")
-    awake = UserStatus("former", 1000, WorkerState.AWAKE, seen=api_stub.NOW, models=(ModelName("hers"),))
+    awake = UserStatus("former", 1000, state, seen=api_stub.NOW, models=(ModelName("hers"),))
     stays = UserStatus("stays", 1001, WorkerState.AWAKE, seen=api_stub.NOW, models=(ModelName("his"),))
     one._known.said = {1000: awake, 1001: stays}
     known = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "")) for name, uid in (("latter", 1000), ("stays", 1001))]
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
 
     async def work() -> None:
+        if state is WorkerState.ASLEEP:
+            # It waits for its turn to be started.
+            one._workers.follow(1000)
         await one.meet()
         await one._dismiss()
+        assert not one._workers.follows(1000)
 
     go(one, work)
     assert (one._known.said, worker_units.stopped) == ({1000: UserStatus("latter", 1000), 1001: stays}, [1000])
