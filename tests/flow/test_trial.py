@@ -99,6 +99,21 @@ def test_entries_that_no_trace_names_are_not_passed_over(
     assert "trace does not name" in attempt.trial.detail
 
 
+def test_a_model_of_which_the_store_cannot_take_a_program_is_not_proven(catalog: Catalog, tmp_path: Path) -> None:
+    # Its leaf may not be entered, as a real runtime tells it.
+    root = tmp_path / "store"
+    shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
+    script = f"""
+        echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2
+        echo '[Persistent Cache]: Failed to acquire lock file: {root}/1/2/3/4/0.lock Permission denied' >&2
+        echo '[Persistent Cache]: cache lock not owned {root}/1/2/3/4/0' >&2
+    """
+    attempt = attempted(catalog, root, script, tmp_path)
+
+    assert attempt.trial.outcome is Outcome.UNPROVEN
+    assert attempt.trial.detail.endswith("compiled 1 programs, and 1 of them could not be kept in its store")
+
+
 @pytest.mark.parametrize("uses", [False, True])
 def test_a_second_pass_that_uses_nothing_of_what_the_first_compiled_proves_nothing(
     catalog: Catalog, tmp_path: Path, *, uses: bool

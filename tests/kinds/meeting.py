@@ -60,7 +60,7 @@ class Met:
     """What one call of the program met."""
 
     said: str = ""  #: empty: it never ended
-    created: set[str] = field(default_factory=set)
+    created: set[str] = field(default_factory=set)  #: and kept
     used: set[str] = field(default_factory=set)
 
     @property
@@ -110,7 +110,7 @@ def meet(
             now = None
         elif now is not None:
             created, used = runtimes.told(root, [line])
-            now.created |= created
+            now.created |= {key for key in created if os.path.lexists(root / f"{key}.bin")}
             now.used |= used
     assert child.returncode == 0, lines[-3:]
     return met, frozenset(hung)

@@ -522,6 +522,28 @@ def test_traces_of_all_runtimes() -> None:
     assert used == {f"{key}/1", f"{key}/2", f"{key}/3", f"{RUN_TIME}/ir", f"{source}/1", f"{source}/2"}
 
 
+def test_what_could_not_be_kept_was_compiled_all_the_same() -> None:
+    made = "exception encountered making persistent cache: "
+    lines = [
+        "*** Code caching: using cached device binary: /cache/1/2/3/4/0.bin",
+        "*** Code caching: Failed to aquire lock file: /cache/1/2/3/4/0.lock",
+        "[Persistent Cache]: Failed to acquire lock file: /cache/1/2/3/5/0.lock Permission denied",
+        "[Persistent Cache]: cache lock not owned /cache/1/2/3/5/0",
+        f"[Persistent Cache]: {made}Failed to mkdir: /cache/1/2/3/6 (Permission denied)",
+        f"[Persistent Cache]: {made}filesystem error: cannot create directories: Permission denied [/cache/1/2/3/7]",
+        "[kernel_compiler Persistent Cache]: cache lock not owned /cache/ext_kernel_compiler/7/8/9/0",
+        # Not a program's, and not this store's.
+        "[Persistent Cache]: Failed to acquire lock file: /cache/1/2/3/4/0_access_time.txt.lock",
+        "[Persistent Cache]: Failed to acquire lock file: /cache_eviction_in_progress.lock",
+        "[Persistent Cache]: Failed to acquire lock file: /cache/cache_size.txt.lock",
+        "[Persistent Cache]: cache lock not owned /cache2/1/2/3/8/0",
+        f"[Persistent Cache]: {made}filesystem error: cannot create directories: Permission denied [/cache]",
+    ]
+    created, used = told(Path("/cache"), lines)
+    assert created == {*(f"1/2/3/{number}/0" for number in range(4, 8)), "ext_kernel_compiler/7/8/9/0"}
+    assert used == set()
+
+
 # -- removal ----------------------------------------------------------------------------------------------------------
 
 

@@ -190,6 +190,25 @@ def test_real_programs_meet_what_the_table_says(
             assert (Effect.GROWS in effects) == cold, row.name
 
 
+@pytest.mark.runtime
+@pytest.mark.parametrize("name", ["rt2024.2", "rt2025.1", "rt2025.2", "rt2025.3", "rt2026.2"])
+def test_a_program_that_the_store_cannot_take_is_told_as_compiled_at_each_start(
+    written: Callable[[str], Path], runtime: Callable[[str], Runtime], tmp_path: Path, name: str
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(written(name), root, symlinks=True)
+    leaf = min(root.glob("*/*/*/*/0.src")).parent
+    shutil.rmtree(leaf)
+    leaf.touch()
+    key = str(leaf.relative_to(root) / "0")
+    for _ in range(2):
+        command = [str(runtime(name).python), "-W", "ignore", "-c", PROGRAM]
+        variables = runtime(name).environment(root, trace=True)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+        created, used = told(root, done.stderr.splitlines())
+        assert key in created - used, done.stderr
+
+
 def generation_of(name: str) -> Generation:
     return Generation.UP_TO_2025_0 if name in {"rt2024.2", "rt2025.0"} else Generation.FROM_2025_1
 

@@ -143,7 +143,8 @@ class TrialRunner:
             if done.outcome is not None or not (done.created or added[-1]):
                 break
         present = cache_files.MOST if files is None else len(files)
-        outcome, detail = _judged(executions, unnamed, added, present, told=told, caches=entries > 0)
+        unkept = len(executions[-1].created - after)
+        outcome, detail = _judged(executions, unnamed, added, present, unkept, told=told, caches=entries > 0)
         if why := await self._doubt(
             model, outcome, executions, after, why_incomplete, found.store.root, countless=countless
         ):
@@ -202,7 +203,7 @@ class TrialRunner:
         countless: bool,
     ) -> str:
         """Return why what came of the passes is not proven by them, if so."""
-        if outcome is Outcome.UNCACHED and not await asyncio.to_thread(_writable, root):
+        if outcome in {Outcome.UNCACHED, Outcome.UNPROVEN} and not await asyncio.to_thread(_writable, root):
             return f"nothing can be kept in {root}: it may not be written to"
         if outcome is not Outcome.WARMED:
             return ""
@@ -342,6 +343,7 @@ def _judged(
     unnamed: Sequence[int],
     added: Sequence[int],
     files: int,
+    unkept: int,
     *,
     told: bool,
     caches: bool,
@@ -349,7 +351,8 @@ def _judged(
     """Return how a variant ended: only a pass that compiled nothing proves anything.
 
     ``unnamed`` are the new entries of each pass that its trace does not name, ``added`` the files that it added to
-    the watched directories, ``files`` is what they hold now; ``told`` says that the trace named what the first one
+    the watched directories, ``files`` is what they hold now, ``unkept`` are the entries of the last one that are not
+    in the store; ``told`` says that the trace named what the first one
     compiled, ``caches`` that the model was seen to use its store.
     """
     first, last = executions[0], executions[-1]
@@ -357,6 +360,7 @@ def _judged(
         return last.outcome, last.detail
     if last.created:
         compiled = f"the second pass still compiled {len(last.created)} programs"
+        compiled += f", and {unkept} of them could not be kept in its store" if unkept else ""
         return Outcome.UNPROVEN, f"{compiled}{f', {_silent(unnamed[-1])}' if unnamed[-1] else ''}"
     if added[-1]:
         return Outcome.UNPROVEN, f"the second pass still added {added[-1]} files to its caches"

@@ -81,7 +81,7 @@ class SyclFollower:
             if root not in self._stores and len(self._stores) >= _MOST_ROOTS:
                 continue
             self._stores.add(root)
-            told = trace.read(Store(targets.NAME, root), [line])
+            told = trace.read(Store(targets.NAME, root), [line], not_kept=False)
             if all(key.endswith(f"/{IR}") for key in told.used | told.created):
                 # What is compiled from source is kept in two steps, and the first is no program yet.
                 continue

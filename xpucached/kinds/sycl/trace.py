@@ -24,6 +24,9 @@ MARKS: Final = (b"ersistent Cache]: ", b"*** Code caching: ")
 # "binary" without "device" is a program that was compiled from source, and kept by the device's name.
 _HIT: Final = ("using cached device binary: ", "using cached device code IR: ", "using cached binary: ")
 _STORED: Final = ("binary has been cached: ", "storing device code IR: ")
+_NOT_KEPT: Final = ("quire lock file: ", "cache lock not owned ", "exception encountered making persistent cache: ")
+"""What a runtime says when it compiled a program and could not keep it."""
+_PLACE: Final = re.compile(r"/([\w+=/-]+)")
 LEVELS: Final = 5
 """Names of a key, at most; a trace may say anything."""
 
@@ -50,6 +53,16 @@ def _keys(root: str, text: str) -> list[EntryKey]:
         if len(pieces) <= LEVELS and all(known):
             keys.append(EntryKey("/".join(pieces)))
     return keys
+
+
+def _place(root: str, text: str) -> EntryKey | None:
+    """Return where a program was to be kept, as such a line says; None if it speaks of something else."""
+    place = _PLACE.match(text, text.find(root) + len(root))
+    pieces = place[1].split("/") if place is not None else []
+    # A leaf that cannot be made has no slot yet.
+    pieces += ["0"] if len(pieces) == LEVELS - 1 and pieces[0] != RTC else []
+    keys = _keys("", "/".join(pieces)) if len(pieces) == LEVELS or pieces[:1] == [RTC] else []
+    return keys[0] if keys else None
 
 
 def why_untold(directory: Path) -> str:  # noqa: ARG001
@@ -85,11 +98,12 @@ def forget(store: Store, *, begins: bool = False) -> None:
     """Take nothing away; see `Recorder.forget`."""
 
 
-def read(store: Store, lines: Iterable[str]) -> Recording:
+def read(store: Store, lines: Iterable[str], *, not_kept: bool = True) -> Recording:
     """Read ``SYCL_CACHE_TRACE`` lines; see `Recorder.read`.
 
     Old runtimes also claim a hit after a failed read, and all of them claim a store after a failed write: what a trace
-    names must be looked for on disk before it is believed.
+    names must be looked for on disk before it is believed.  What could not be kept was compiled all the same, and
+    counts as created unless ``not_kept`` says otherwise.
     """
     prefix = os.fspath(store.root)
     created: set[EntryKey] = set()
@@ -104,4 +118,7 @@ def read(store: Store, lines: Iterable[str]) -> Recording:
                 at = event.find(text)
                 if at >= 0 and prefix in event:
                     keys.update(_keys(prefix, event[at + len(text) :]))
+        if not_kept and prefix in event and any(text in event for text in _NOT_KEPT):
+            place = _place(prefix, event)
+            created.update([place] if place is not None else [])
     return Recording(frozenset(created), frozenset(used - created))
