@@ -11,7 +11,7 @@ import shutil
 import stat
 import struct
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from xpucached.domain.plans import NoRecipe, Recipe
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.stores import Entry, EntryId, Store
 from xpucached.kinds import fs, removal
-from xpucached.kinds.neo import level_zero, rebuilder, recorder
+from xpucached.kinds.neo import defects, doctor, level_zero, rebuilder, recorder
 from xpucached.kinds.neo.targets import NAME
 from xpucached.processes import scratch
 
@@ -337,6 +337,30 @@ def test_a_disk_that_is_full_keeps_no_half_of_an_entry(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         rebuilder.publish(recipe, BY_OPENCL, content)
+    assert sorted(store.root.rglob("*")) == before
+
+
+def test_what_a_death_leaves_is_cleared_away_as_what_programs_leave_that_died(
+    store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    (store.root / TEXT).unlink()
+    before = sorted(store.root.rglob("*"))
+
+    class Killed(BaseException):
+        """Stands for the end of the process, after which nothing is cleared up."""
+
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "rename", kill)
+        dying.setattr(os, "unlink", kill)
+        with pytest.raises(Killed):
+            rebuilder.publish(recipe, BY_OPENCL, content)
+    (left,) = set(store.root.rglob("*")) - set(before)
+    later = datetime.fromtimestamp(left.stat().st_mtime, UTC) + timedelta(hours=1)
+    assert doctor.clear(store, defects.LEFT_BEHIND, later, None)
     assert sorted(store.root.rglob("*")) == before
 
 
