@@ -537,6 +537,27 @@ def test_what_was_made_again_stays_and_counts_once(store: CacheOfTheDriver) -> N
     assert store.total == before
 
 
+def test_the_number_of_another_directory_is_not_changed_where_somebody_moves_that_of_an_entry(
+    store: CacheOfTheDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = store.entries()[ZE]
+    neo.KIND.remover.remove([entry], {entry.id: LABEL})
+    (one,) = remover.TRASH.trash(store.found.store)
+    (tmp_path / "away" / "below").mkdir(parents=True)
+    theirs = tmp_path / "away" / layout.TOTAL
+    theirs.write_bytes(b"their own")
+    lockable, place = counting.lockable, (store.root / ZE).parent
+
+    def moved(*given: int) -> bool | None:
+        if place.exists():
+            place.rename(tmp_path / "away" / "below" / place.name)
+        return lockable(*given)
+
+    monkeypatch.setattr(counting, "lockable", moved)
+    remover.TRASH.restore(store.found.store, (one.ref,))
+    assert theirs.read_bytes() == b"their own"
+
+
 def test_nothing_comes_back_while_a_program_writes(store: CacheOfTheDriver) -> None:
     entry = store.entries()[ZE]
     neo.KIND.remover.remove([entry], {entry.id: LABEL})

@@ -56,7 +56,7 @@ FOLDER: Final = "/"
 
 
 @contextlib.contextmanager
-def same_place(here: int, _leaf: int, label: Label) -> Iterator[str | None]:
+def same_place(_root: int, here: int, _leaf: int, label: Label) -> Iterator[str | None]:
     """Return an entry the name that it had; none if something is there."""
     yield None if listing.exists(here, label.slot) else label.slot
 
@@ -69,10 +69,11 @@ class TrashFolder:
     suffixes: tuple[str, ...]  #: of an entry's files, in the order in which they go; `FOLDER`: it is a directory
     is_place: Callable[[list[str]], bool]  #: of a key's names: whether a program keeps an entry there
     is_file: Callable[[str], bool]  #: whether a name in an item's leaf can be an entry's
-    place: Callable[[int, int, Label], AbstractContextManager[str | None]] = same_place
-    """Holds the place in a directory to which an item's entry may return, and gives its name; None: it was made again.
+    place: Callable[[int, int, int, Label], AbstractContextManager[str | None]] = same_place
+    """Holds the place to which an item's entry may return, and gives its name; None: it was made again.
 
-    Raises OSError where that cannot be told, or a program is at work there.
+    It is given the root, the place's directory, and where the item's files lie.  Raises OSError where that cannot be
+    told, or a program is at work there.
     """
     beside: bool = False  #: it lies beside the root, under this name, a dot and the root's own
 
@@ -345,7 +346,7 @@ class TrashFolder:
             # Cut short, it may be worse for programs than none.
             return None, torn
         here = folders.below(stack, root, filter(None, label.leaf.split("/")), label.mode | 0o700)
-        with self.place(here, place, label) as slot:
+        with self.place(root, here, place, label) as slot:
             if slot is None:
                 return label.key, "a program has made it again meanwhile"
             # The first file to go is that with which an entry is found: it comes back last.

@@ -111,7 +111,7 @@ def lookups(root: int) -> Lookups:
 
 
 @contextlib.contextmanager
-def locked(directory: int, path: str = layout.TOTAL) -> Iterator[int | None]:
+def locked(root: int) -> Iterator[int | None]:
     """Hold the lock under which drivers write; give its file, open to read and write.
 
     None: somebody holds it, or has taken the file away.  Whoever holds it keeps every program waiting that has compiled
@@ -120,7 +120,7 @@ def locked(directory: int, path: str = layout.TOTAL) -> Iterator[int | None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(opened(directory, path))
+            descriptor = stack.enter_context(opened(root))
         except FileNotFoundError:
             yield None
             return
@@ -129,31 +129,31 @@ def locked(directory: int, path: str = layout.TOTAL) -> Iterator[int | None]:
 
 
 @contextlib.contextmanager
-def opened(directory: int, path: str = layout.TOTAL) -> Iterator[int]:
+def opened(root: int) -> Iterator[int]:
     """Open the driver's number to write it.  Raises OSError; also for what is not a file of this store alone.
 
     What is written to a file with other names, or to somebody else's, is written in another place, too.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags, dir_fd=directory)
+    descriptor = os.open(layout.TOTAL, flags, dir_fd=root)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            raise OSError(errno.EMLINK, "it is no file, or one that has other names, too", path)
-        if status.st_uid not in (os.fstat(directory).st_uid, os.geteuid()):
-            raise OSError(errno.EXDEV, "it belongs to somebody else", path)
+            raise OSError(errno.EMLINK, "it is no file, or one that has other names, too", layout.TOTAL)
+        if status.st_uid not in (os.fstat(root).st_uid, os.geteuid()):
+            raise OSError(errno.EXDEV, "it belongs to somebody else", layout.TOTAL)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def lockable(directory: int, path: str = layout.TOTAL) -> bool | None:
+def lockable(root: int) -> bool | None:
     """Return whether drivers can take the lock; None if its file is a link, which they follow.
 
     Where they cannot, none of them writes: there is no such file yet, or what is there is no file.
     """
     try:
-        mode = os.stat(path, dir_fd=directory, follow_symlinks=False).st_mode
+        mode = os.stat(layout.TOTAL, dir_fd=root, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return False
     return None if stat.S_ISLNK(mode) else stat.S_ISREG(mode)

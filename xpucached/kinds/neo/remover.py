@@ -49,13 +49,12 @@ def settle(root: int, key: EntryKey, freed: int) -> None:  # noqa: ARG001
 
 
 @contextlib.contextmanager
-def _place(here: int, _leaf: int, label: Label) -> Iterator[str | None]:
+def _place(root: int, here: int, _leaf: int, label: Label) -> Iterator[str | None]:
     """Hold the place to which an entry may return; see `TrashFolder.place`."""
-    total = "../" * len(label.leaf.split("/")) + layout.TOTAL if label.leaf else layout.TOTAL
-    if counting.lockable(here, total) is False:
+    if counting.lockable(root) is False:
         yield _free(here, label)
         return
-    with counting.locked(here, total) as descriptor:
+    with counting.locked(root) as descriptor:
         if descriptor is None:
             raise OSError(errno.EBUSY, "a program writes to the cache")
         name = _free(here, label)

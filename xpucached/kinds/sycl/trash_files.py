@@ -136,7 +136,7 @@ def _is_file(leaf: int, name: str, facts: tuple[int, int]) -> bool:
 
 
 @contextlib.contextmanager
-def _place(leaf: int, item: int, label: Label) -> Iterator[str | None]:
+def _place(_root: int, leaf: int, item: int, label: Label) -> Iterator[str | None]:
     """Hold the slot to which an entry may return; see `TrashFolder.place`."""
     walk = _walk_of(leaf)
     slot = _free_slot(leaf, item, label, walk)
