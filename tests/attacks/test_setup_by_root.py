@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import silent_filesystem
-from xpucached.cli import installation, installed_files
+from xpucached.cli import connect, installation, installed_files
 from xpucached.errors import Conflict, Denied, DiskError
 
 if TYPE_CHECKING:
@@ -128,6 +128,14 @@ def test_nor_does_it_wait_for_what_lies_in_that_home(attacker: User) -> None:
         place = installation.Place.of(user=True, root=None, environ={"HOME": str(away / "home")})
         with pytest.raises(Denied, match="belongs to somebody else"):
             installation.removal(place, running=False)
+
+
+def test_nor_does_a_hint(attacker: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody answers it says whether there is a unit of the user's."""
+    with silent_filesystem.mounted(attacker.home / "away") as away:
+        monkeypatch.setenv("HOME", str(away))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(away / "config"))
+        assert "start" in connect._start_own()
 
 
 def test_where_nothing_can_be_noted_setup_says_so(common: Path) -> None:

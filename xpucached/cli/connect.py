@@ -43,8 +43,9 @@ def _start_own() -> str:
 
 
 def _has_unit(places: Iterable[str]) -> bool:
-    # Not Path.exists: it raises where a directory on the way may not be entered.
-    return any(os.path.exists(f"{place}/xpucached.service") for place in places)  # noqa: PTH110 - see above
+    # Not Path.exists: it raises where a directory on the way may not be entered.  Root may have another user's HOME.
+    is_there = sockets.is_there if os.geteuid() == 0 else os.path.exists
+    return any(is_there(f"{place}/xpucached.service") for place in places)
 
 
 def reach(options: Namespace) -> tuple[Client, bool]:
