@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from xpucached.domain.names import EntryKey
+    from xpucached.domain.stores import Store
 
 _BATCH: Final = 500
+
+_LEAVING: Final = 2000
+"""Entries of a store that is gone that are forgotten in one transaction: who else has to write waits for no more."""
 
 _KEPT: Final = 30 * 86400
 """Seconds for which they are remembered."""
@@ -86,6 +90,21 @@ def _go(connection: sa.Connection, which: str, rows: list[tuple[object, ...]]) -
     if rows:
         connection.exec_driver_sql(f"{_LEAVE} {which}", rows)
         connection.exec_driver_sql(f"{_UNTRY} {which})", rows)
+
+
+_SOME: Final = (
+    "SELECT store_id, key FROM entries WHERE store_id = (SELECT id FROM stores WHERE kind = ? AND root = ?) LIMIT ?"
+)
+_DELETE: Final = "DELETE FROM entries WHERE store_id = ? AND key = ?"
+
+
+def leave_some(connection: sa.Connection, store: Store) -> int:
+    """Remember, and forget, some entries of a store that is not there any more; give how many: 0 after the last."""
+    rows = [tuple(one) for one in connection.exec_driver_sql(_SOME, (store.kind, str(store.root), _LEAVING))]
+    _go(connection, "store_id = ? AND entries.key = ?", rows)
+    if rows:
+        connection.exec_driver_sql(_DELETE, rows)
+    return len(rows)
 
 
 _COUNT: Final = f"SELECT count(*), coalesce(sum(at < {_NOW} - {_KEPT * 1_000_000}), 0) FROM departed"  # noqa: S608 - ours

@@ -215,8 +215,9 @@ class StoreScanner:
         if answers(found.store.root):
             parts = scanner.parts(found, now, known, writer_since, quick=quick)
         for part in parts:
+            left = self._leave(found.store) if part.state is StoreState.MISSING else 0
             delta = self._context.catalog.write(record_scan, part, scanner.architecture)
-            total = _sum(total, replace(delta, unread=part.unread))
+            total = _sum(total, replace(delta, vanished=delta.vanished + left, unread=part.unread))
             ours = part.ours
             looked += len(part.entries) + len(part.unchanged)
             seen(looked)
@@ -227,6 +228,13 @@ class StoreScanner:
         if part.state is StoreState.OK:
             self._context.problems.faults(found.store.root, part.faults)
         return total, ours, part.state is StoreState.OK
+
+    def _leave(self, store: Store) -> int:
+        """Forget all entries of a store that is not there any more, and let others write in between; count them."""
+        count = 0
+        while some := self._context.catalog.write(departed.leave_some, store):
+            count += some
+        return count
 
     def take_touch(self, file_event: FileEvent) -> None:
         """Hear what a process did in a store; from any thread.  What it wrote is looked at, however quick the look."""
@@ -254,6 +262,7 @@ class StoreScanner:
         catalog = self._context.catalog
         for store in gone:
             if answers(store.root):
+                self._leave(store)
                 catalog.write(forget_store, store)
                 self._context.problems.forget(str(store.root))
         # Who makes and removes entries all the time shall fill no catalog.

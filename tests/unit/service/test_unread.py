@@ -18,6 +18,7 @@ from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import SyclStore
 from tests.support.users import mere_user
+from xpucached.catalog import departed
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run, finish_run
@@ -259,3 +260,26 @@ def test_what_is_known_to_be_lost_is_lost_whatever_else_cannot_be_read(
     assert house.models[MINE].why.startswith(
         "1 of its 2 entries are gone or damaged (1 sycl); it is not run while 1 of"
     )
+
+
+def test_of_a_store_that_is_gone_so_many_entries_are_forgotten_at_a_time(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a million it took most of a minute, in which nobody else could write."""
+    monkeypatch.setattr(departed, "_LEAVING", 1)
+    counts: list[int] = []
+    write = house.catalog.write
+
+    def counted(*given: object) -> object:
+        done: object = write(*given)  # type: ignore[arg-type] # whatever it is
+        counts.append(len(house.catalog.read(all_entries)))
+        return done
+
+    monkeypatch.setattr(house.catalog, "write", counted)
+    root = house.stores[MINE].root
+    root.rename(root.with_name("elsewhere"))
+    house.look()
+    assert [after for before, after in zip([4, *counts], counts, strict=False) if after != before] == [3, 2]
+    root.with_name("elsewhere").rename(root)
+    house.look()
+    assert (counts[-1], house.warmth[MINE]) == (4, Warmth.WARM)
