@@ -1079,6 +1079,29 @@ def test_a_library_counts_by_the_link_that_chooses_it_among_several(place: Path)
     assert changes(needs, place) == ("libblas.so.3 was replaced",)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("env", "LD_LIBRARY_PATH=/nowhere:{place}/now", "true"),
+        ("sh", "-c", "LD_LIBRARY_PATH=now:$LD_LIBRARY_PATH true"),
+        ("sh", "-c", "LD_PRELOAD={place}/now/libhook.so:libm.so.6 true"),
+        ("sh", "run.sh"),
+    ],
+)
+def test_where_a_command_has_libraries_looked_for_counts(place: Path, command: tuple[str, ...]) -> None:
+    for release in ("v1", "v2"):
+        (place / release).mkdir()
+        (place / release / "libhook.so").write_text(release)
+    (place / "now").symlink_to("v1")
+    lines = ("LD_LIBRARY_PATH=no\0where", 'export LD_LIBRARY_PATH="$HERE/now:$LD_LIBRARY_PATH"', "exec true")
+    (place / "run.sh").write_text("\n".join(lines))
+    words = (one.format(place=place) for one in command)
+    needs = proven(workload(place, *words), place / "v1/libhook.so")
+    (place / "now").unlink()
+    (place / "now").symlink_to("v2")
+    assert changes(needs, place) == (f"now leads to {place}/v2 now",)
+
+
 def test_where_a_preloaded_library_is_found_counts(place: Path) -> None:
     for release in ("v1", "v2"):
         (place / release).mkdir()

@@ -46,7 +46,7 @@ _MOST_IMPORTS: Final = 20_000
 _MOST_LOOKUPS: Final = 500_000
 """Places in all at which modules are looked for."""
 _MOST_ROOTS: Final = 64
-"""Directories of ``PYTHONPATH``, and those that installed packages add."""
+"""Directories of ``PYTHONPATH``, of libraries, and those that installed packages add."""
 
 _WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
@@ -61,8 +61,7 @@ class Needs:
         self._workload = workload
         self._variables = {**variables, **workload.variables}
         self._directory = os.fspath(workload.directory)
-        places = library_names.given(self._variables)
-        self.library_places = tuple(os.path.join(self._directory, one) for one in places)
+        self.library_places = [os.path.join(self._directory, one) for one in library_names.given(self._variables)]
         self._searched: set[str] = set()
         self._waiting: deque[tuple[str, str, str]] = deque()
         self._busy = self._in_script = False
@@ -83,17 +82,15 @@ class Needs:
         """Note what the workload names."""
         workload = self._workload
         exercise = workload.exercise
-        words = [*workload.command]
-        if exercise.loader is not Loader.COMMAND:
-            words = [exercise.python]
-        for path in map(plain, self.library_places):
-            # Libraries are noted by where they lie, and programs come to them by this.
-            if os.path.realpath(path) != path:
-                self.add(path, Role.LINK)
+        words = [*workload.command] if exercise.loader is Loader.COMMAND else [exercise.python]
         program = self._which(words[0]) if words else None
         if program is not None:
             self._program(program, 0)
         self._follow(words)
+        for path in map(plain, self.library_places):
+            # Libraries are noted by where they lie, and programs come to them by this.
+            if os.path.realpath(path) != path:
+                self.add(path, Role.LINK)
         if FORMS[exercise.loader].target is Named.FUNCTION:
             self._modules([exercise.target.partition(":")[0]], [self._directory, *self._roots()])
         elif exercise.target:
@@ -268,12 +265,15 @@ class Needs:
             self._in_script, self._lists, self._starts = False, True, True
 
     def _search_by(self, text: str, beside: str) -> None:
-        """Look for modules also where a text gives ``PYTHONPATH`` to programs."""
-        for parts in shell_words.searched(text, _MOST_ROOTS):
-            for part in parts:
-                # What is not known is a directory of the script's own, if it is not what there was before.
-                known = shell_words.expanded(part, self._variables) or ("." if "PYTHONPATH" not in part else "")
-                self._search(self._below(known, beside) if known else ())
+        """Look for modules and libraries also where a text says so to programs."""
+        for name, part in shell_words.searched(text, _MOST_ROOTS):
+            # What is not known is a directory of the script's own, if it is not what there was before.
+            known = shell_words.expanded(part, self._variables) or "." * (name == "PYTHONPATH" and name not in part)
+            places = self._below(known, beside) if known else ()
+            if name == "PYTHONPATH":
+                self._search(places)
+            elif len(self.library_places) < _MOST_ROOTS:
+                self.library_places += map(os.path.dirname, places) if name == "LD_PRELOAD" else places
 
     def _meant(self, word: str, beside: str) -> str:
         """Return the file that a word of a shell's script names, or what it gives a variable; else the word.

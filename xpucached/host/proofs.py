@@ -69,7 +69,7 @@ def named(
         led = library_names.names(loaded, needs.library_places)
         files = {name: _look(name, Role.LIBRARY) for path in led for name in (path, *led[path])}
         read = _digested((*there, *filter(None, files.values())), digested)
-    return DependencySnapshot(there, time.time_ns(), _steady(), read, needs.library_places)
+    return DependencySnapshot(there, time.time_ns(), _steady(), read, tuple(needs.library_places))
 
 
 def _steady() -> int:

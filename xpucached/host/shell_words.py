@@ -33,7 +33,7 @@ _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)(?!:?\+)[^}]{0,200}+\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
 _OTHERWISE: Final = re.compile(r"\$\{\w+:?-([^}$]{1,200})\}", re.ASCII)
 _PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
-_SEARCHED: Final = re.compile(r"PYTHONPATH=[\"']?([^\s;\"']+)")
+_SEARCHED: Final = re.compile(r"(PYTHONPATH|LD_LIBRARY_PATH|LD_PRELOAD)=[\"']?([^\s;\"'\0]+)")
 _SOURCED: Final = re.compile(r"(?:^|[\s;&|(])(?:\.|source)[ \t]+[\"']?([^\s;&|)\"']{1,4096})", re.MULTILINE)
 _PYTHON: Final = re.compile(r"""\s-c[ \t]*(?:"([^"]{1,4096})"|'([^']{1,4096})')""")
 
@@ -82,10 +82,10 @@ def of_python(text: str) -> Iterator[str]:
     yield from (match[1] or match[2] for match in itertools.islice(_PYTHON.finditer(text), _MOST_TEXTS))
 
 
-def searched(text: str, most: int) -> Iterator[list[str]]:
-    """Yield the parts of each ``PYTHONPATH`` that a text gives to programs, with their variables."""
+def searched(text: str, most: int) -> Iterator[tuple[str, str]]:
+    """Yield the parts, with their variables, of what a text gives programs by which they find modules and libraries."""
     for match in itertools.islice(_SEARCHED.finditer(text), most):
-        yield _PART.findall(match[1][:_LONGEST])[:most]
+        yield from ((match[1], part) for part in _PART.findall(match[2][:_LONGEST])[:most])
 
 
 def value(word: str) -> str:
