@@ -127,13 +127,17 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _in_words(error: BaseException) -> str:
-    words = " ".join(str(error).split())[:_LONGEST]
-    told = f"{type(error).__name__}: {words}" if words else type(error).__name__
     # What is said last is often only that something failed; what failed was said first.
-    first = error
-    while first.__cause__ is not None:
+    first, seen = error, {id(error)}
+    while first.__cause__ is not None and id(first.__cause__) not in seen:
         first = first.__cause__
-    return told if first is error else f"{told} (because of {_in_words(first)})"
+        seen.add(id(first))
+    return _told(error) if first is error else f"{_told(error)} (because of {_told(first)})"
+
+
+def _told(error: BaseException) -> str:
+    words = " ".join(str(error).split())[:_LONGEST]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _work(given: Mapping[str, object]) -> dict[str, object]:

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import asdict
 
 from xpucached.domain.workloads import QUANTIZERS, Loader, RunSpec
+from xpucached.libexec import model_runner
 from xpucached.libexec.loaders import diffusion, programs
 from xpucached.libexec.run_order import RunOrder, Unfit
 
@@ -34,3 +35,14 @@ def test_who_quantizes_nothing_takes_no_precision_that_is_quantized(
     for load in (diffusion.diffusers, programs.torchscript):
         with pytest.raises(Unfit, match=f"^{precision}: .* use as-saved$"):
             load(job)
+
+
+def test_an_error_that_is_its_own_reason_is_told_all_the_same() -> None:
+    last, first = RuntimeError("it failed"), ValueError("no room")
+    last.__cause__ = first
+    assert model_runner._in_words(last) == "RuntimeError: it failed (because of ValueError: no room)"
+    # Each may be raised from the other, or from itself.
+    first.__cause__ = last
+    assert model_runner._in_words(last) == "RuntimeError: it failed (because of ValueError: no room)"
+    last.__cause__ = last
+    assert model_runner._in_words(last) == "RuntimeError: it failed"
