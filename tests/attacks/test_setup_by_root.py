@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import silent_filesystem
-from xpucached.cli import connect, installation, installed_files
+from xpucached.cli import belonging, connect, installation, installed_files
 from xpucached.errors import Conflict, Denied, DiskError
 
 if TYPE_CHECKING:
@@ -136,6 +136,13 @@ def test_nor_does_a_hint(attacker: User, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv("HOME", str(away))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(away / "config"))
         assert "start" in connect._start_own()
+
+
+def test_nor_do_variables_that_lead_there(attacker: User) -> None:
+    """What a user's daemon answers root, who asks it for the variables of its cache."""
+    with silent_filesystem.mounted(attacker.home / "away") as away:
+        values = {"LD_LIBRARY_PATH": str(away / "lib"), "ZE_ENABLE_ALT_DRIVERS": str(away / "driver.so")}
+        assert belonging.taken(values) == ({}, (), tuple(values))
 
 
 def test_where_nothing_can_be_noted_setup_says_so(common: Path) -> None:

@@ -36,6 +36,11 @@ def _belongs(place: str, trusted: sockets.Trusted, *, bare: bool) -> bool:
         # Without a name it is the directory that a program happens to be in.
         return bare and place != "" and "/" not in place
     try:
+        # Before anything is asked about it: beyond what is ours somebody may keep us waiting.
+        try:  # noqa: SIM105 - contextlib takes long to load
+            sockets.check_way(f"{place}/-", trusted)
+        except NotADirectoryError:
+            pass  # a file, to which the way is ours
         for path in {place, os.path.realpath(place)}:
             # The way to what is in it; a file has nothing in it.
             sockets.check_way(path if os.path.isfile(path) else f"{path}/-", trusted)  # noqa: PTH113 - pathlib is slow to load
