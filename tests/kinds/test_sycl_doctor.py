@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -29,3 +30,20 @@ def test_what_only_people_can_put_an_end_to_is_not_called_cleared(sycl_store: Sy
     assert doctor.faults(found, NOW, None) == (fault,)
     assert not doctor.clear(found.store, fault, NOW, None)
     assert doctor.faults(found, NOW, None) == (fault,)
+
+
+@pytest.mark.parametrize("target", ["old", "nothing"])
+def test_a_link_that_keeps_writers_away_is_judged_by_itself(sycl_store: SyclStore, target: str) -> None:
+    sycl_store.add()
+    old = sycl_store.root.parent / "old"
+    old.touch()
+    os.utime(old, (0, 0))
+    barrier = sycl_store.root.with_name(sycl_store.root.name + doctor._BARRIER)
+    barrier.symlink_to(target)
+    store = Store(sycl.NAME, sycl_store.root)
+    assert not doctor.clear(store, defects.BARRIER, datetime.now(UTC), None)
+    assert barrier.is_symlink()
+    os.utime(barrier, (0, 0), follow_symlinks=False)
+    assert doctor.clear(store, defects.BARRIER, datetime.now(UTC), None)
+    assert not barrier.is_symlink()
+    assert old.exists()
