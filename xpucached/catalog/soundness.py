@@ -30,7 +30,16 @@ from xpucached.catalog import (
 )
 from xpucached.catalog.moments import Moment
 from xpucached.catalog.recipe_tables import PREDICTED, RECIPES
-from xpucached.catalog.tables import ATTRIBUTIONS, DEPARTED, ENTRIES, INHERITED, METADATA, REFUSALS, RUNTIME_CHECKS
+from xpucached.catalog.tables import (
+    ATTRIBUTIONS,
+    DEPARTED,
+    ENTRIES,
+    INHERITED,
+    METADATA,
+    REFUSALS,
+    RUNTIME_CHECKS,
+    TRIGGERS,
+)
 from xpucached.domain.stores import EntryState, ImageFormat
 from xpucached.domain.targets import Origin
 from xpucached.errors import XpucachedError
@@ -150,10 +159,16 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
 
 
 def check_types(connection: sa.Connection, *, growing: bool) -> None:
-    """See that each column holds what it is for.  Raises `Corrupt`, and what the database raises."""
+    """See that each column holds what it is for, and that nothing else acts.  Raises `Corrupt`, and what fails."""
+    acting = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')").scalars()
+    if set(acting) != _ACTING:
+        raise Corrupt("it has other triggers or views than a catalog has")
     for name, question in _questions():
         if (growing or name not in GROWING) and connection.exec_driver_sql(question).first():
             raise Corrupt(f"a row of the table {name} holds what cannot be there")
+
+
+_ACTING: Final = {statement.split()[2] for statement in TRIGGERS}
 
 
 @functools.cache

@@ -160,7 +160,7 @@ _TAKE: Final = (
     " WHERE store_id = OLD.store_id AND target_id = coalesce(OLD.target_id, 0) AND state = OLD.state"
     " AND defect = coalesce(OLD.defect, '');"
 )
-_TRIGGERS: Final = (
+TRIGGERS: Final = (
     f"CREATE TRIGGER entries_added AFTER INSERT ON entries BEGIN {_ADD} END",
     (
         "CREATE TRIGGER entries_changed AFTER UPDATE OF target_id, state, defect, size, allocated ON entries"
@@ -172,7 +172,7 @@ _TRIGGERS: Final = (
 
 @sa.event.listens_for(METADATA, "after_create")
 def _make_triggers(_: sa.MetaData, connection: sa.Connection, **__: object) -> None:
-    for statement in _TRIGGERS:
+    for statement in TRIGGERS:
         connection.exec_driver_sql(statement)
 
 

@@ -692,6 +692,19 @@ def a_missing_table(path: Path) -> None:
     _with(path, "DROP TABLE runs")
 
 
+def a_view_for_a_table(path: Path) -> None:
+    _with(path, "ALTER TABLE days RENAME TO other")
+    _with(path, "CREATE VIEW days AS SELECT * FROM other")
+
+
+def a_trigger_that_refuses(path: Path) -> None:
+    _with(path, "CREATE TRIGGER no BEFORE INSERT ON runs BEGIN SELECT RAISE(ABORT, 'no'); END")
+
+
+def a_missing_trigger(path: Path) -> None:
+    _with(path, "DROP TRIGGER entries_gone")
+
+
 def a_missing_column(path: Path) -> None:
     _with(path, "ALTER TABLE stores DROP COLUMN via")
 
@@ -733,6 +746,9 @@ USELESS = (
     no_revision,
     a_revision_that_never_was,
     a_missing_table,
+    a_view_for_a_table,
+    a_trigger_that_refuses,
+    a_missing_trigger,
     a_missing_column,
     a_store_of_another_state,
     text_for_a_number,
