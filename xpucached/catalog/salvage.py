@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached import state_files
-from xpucached.catalog import models, opening, soundness
+from xpucached.catalog import models, soundness
 from xpucached.catalog.history_tables import DAYS, WARMTH
 from xpucached.catalog.tables import MODELS
 from xpucached.domain.models import REGISTERED
@@ -152,10 +152,11 @@ def _read(aside: Path, beside: Path, reasons: list[str]) -> Iterator[sa.Connecti
         if journal.is_file() and not journal.is_symlink() and journal.stat().st_size:
             try:
                 _copied(aside, journal, copy)
-                engine = opening.connections(copy)
+                engine = _reading(copy, "rw")
             except OSError as error:
                 reasons.append(f"the latest changes in its journal were not read: {error}")
-        engine = engine or _as_it_is(aside)
+        # As it is: nothing is left beside it.
+        engine = engine or _reading(aside, "ro&immutable=1")
         with engine.connect() as connection, connection.begin():
             yield connection
     finally:
@@ -173,14 +174,18 @@ def _copied(aside: Path, journal: Path, copy: Path) -> None:
     shutil.copyfile(journal, copy.with_name(copy.name + "-wal"))
 
 
-def _as_it_is(aside: Path) -> sa.Engine:
-    """Return an engine that only reads a file, and leaves nothing beside it."""
-    uri = f"{aside.absolute().as_uri()}?mode=ro&immutable=1"
-    return sa.create_engine(
-        "sqlite://",
-        creator=lambda: sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False),
-        poolclass=sa.NullPool,
-    )
+def _reading(path: Path, mode: str) -> sa.Engine:
+    """Return an engine for a file whose tables are read as far as the schema tells of them."""
+
+    def connection() -> sqlite3.Connection:
+        made = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
+        )
+        # A damaged word in what is said of one table forbids to read any other; with this it does not.
+        made.execute("PRAGMA writable_schema = ON")
+        return made
+
+    return sa.create_engine("sqlite://", creator=connection, poolclass=sa.NullPool)
 
 
 def _whole(connection: sa.Connection, name: ModelName) -> tuple[Model, ...]:

@@ -779,6 +779,19 @@ def test_what_cannot_be_used_is_set_aside_whatever_it_is(path: Path, damage: Cal
         assert [one.name for one in opened.read(all_models)] == ["net"]
 
 
+@pytest.mark.parametrize("damage", [schema_that_is_no_text, schema_that_is_garbage], ids=lambda one: one.__name__)
+def test_models_are_taken_over_where_what_is_said_of_another_table_is_damaged(
+    path: Path, damage: Callable[[Path], None]
+) -> None:
+    filled(path)
+    with closing(Catalog.open(path)) as opened:
+        opened.write(add_model, model())
+    damage(path)
+    with closing(Catalog.open(path)) as opened:
+        assert "1 registered models were taken over" in (opened.rebuilt or "")
+        assert [one.name for one in opened.read(all_models)] == ["net"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable to root")
 def test_a_catalog_that_may_not_be_read_is_made_readable(path: Path) -> None:
     filled(path)
