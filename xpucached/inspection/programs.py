@@ -35,6 +35,8 @@ _MOST_WRITABLE_SEGMENTS: Final = 8
 _MOST_WRITABLE: Final = 1 << 30
 _MOST_RELOCATIONS: Final = 1 << 25
 _RELOCATIONS_AT_ONCE: Final = 24 << 16
+_RELOCATIONS_SEARCHED: Final = 24 << 9
+"""So many bytes of them are passed over at once where none is of that kind: those of holes in a file take no room."""
 _MOST_ROWS: Final = 1 << 22
 _MOST_IMAGES: Final = 1 << 18
 MOST_KERNELS: Final = 1 << 20
@@ -238,7 +240,9 @@ class LinkedProgram:
 
 def _relocate(memory: list[tuple[int, bytearray]], rows: bytes, relative: int) -> None:
     numbers = array("Q")
-    numbers.frombytes(rows[: len(rows) // 24 * 24])
+    some = (rows[at : at + _RELOCATIONS_SEARCHED] for at in range(0, len(rows) // 24 * 24, _RELOCATIONS_SEARCHED))
+    wanted = relative.to_bytes(8, "little")
+    numbers.frombytes(b"".join(one[: len(one) // 24 * 24] for one in some if wanted in one))
     for start, data in memory:
         end = start + len(data) - 8
         pack = struct.Struct("<Q").pack_into

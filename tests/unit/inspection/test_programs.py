@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -145,3 +146,19 @@ def test_entries_without_names_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(LinkedProgram, "text", lambda *_: b"spir64" if len(_) > 2 else None)  # no kernel has a name
     with pytest.raises(Unreadable, match="more kernels"):
         found(data)
+
+
+def test_holes_in_a_table_of_relocations_are_passed_over() -> None:
+    """A file of 8 KiB has tens of millions of rows without a word, and each took its time in each segment."""
+    at_once = programs._RELOCATIONS_AT_ONCE
+    rows = bytearray(at_once)
+    struct.pack_into("<3Q", rows, at_once - 24, 0x1008, 8, 7)
+    given, data = bytes(rows + bytes(23)), bytearray(16)
+    tracemalloc.start()
+    try:
+        programs._relocate([(0x1000, data)], given, 8)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert data == struct.pack("<2Q", 0, 7)
+    assert most < at_once
