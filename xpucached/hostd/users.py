@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NOBODY: Final = frozenset({0, 65534, 4294967295})
 _USUAL: Final = (1000, 60000)
 _LONG_NUMBER: Final = 11
+_CORRECT: Final = "correct it, or see: getent passwd"
 _NO_LOGIN: Final = frozenset({"nologin", "false"})
 _LINE: Final = re.compile(r"^(UID_MIN|UID_MAX)\s+(\d+)\s*$", re.MULTILINE)
 
@@ -173,7 +174,12 @@ def read_users(
             numbers[name], _ = accounts.named(name)
         except (KeyError, ValueError):
             message = f"{where} names the user {name}, whom nobody knows"
-            strangers.setdefault(name, Problem("no-such-user", message, "correct it, or see: getent passwd"))
+            strangers.setdefault(name, Problem("no-such-user", message, _CORRECT))
+    for name, said in config.strangers.items():
+        try:
+            accounts.named(name)
+        except KeyError:
+            strangers.setdefault(name, Problem("no-such-user", said, _CORRECT))
     owners = {model: numbers[name] for model, name in named.items() if name in numbers}
     people = managed_users(config.workers, numbers, etc, host_daemon=os.getuid(), accounts=accounts)
     missing = names_missing(sorted(accounts.missing[uid] for uid in people if uid in accounts.missing))

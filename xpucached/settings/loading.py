@@ -21,7 +21,7 @@ from xpucached.settings import Settings
 from xpucached.settings.keys import PREFIX, SECTIONS, keys
 from xpucached.settings.sections import Paths
 from xpucached.settings.toml import TOLD, ConfigMistake, Toml, others_write, read, refuse
-from xpucached.settings.values import RENAMED, Wrong, declared, filled, table, unknown
+from xpucached.settings.values import RENAMED, NobodyKnows, Wrong, declared, filled, table, uid, unknown
 
 _NAME: Final = "xpucached"
 _HOST_MODELS: Final = Path("/etc", _NAME, "models.d")
@@ -79,8 +79,10 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
     over: dict[str, dict[str, object]] = {}
     for (section, name), (_, value) in given.items():
         over.setdefault(section, {})[name] = value
+    given_all = _laid_over(toml.values, over)
+    strangers = {} if user else _without_strangers(given_all)
     try:
-        sections = _sections(_laid_over(toml.values, over))
+        sections = _sections(given_all)
     except Wrong as error:
         mistakes = {_mistake(place, what, toml, given) for place, what in error.mistakes[:TOLD]}
         raise refuse(sorted(mistakes, key=_order), _MANUAL, untold=len(error.mistakes[TOLD:])) from error
@@ -98,7 +100,10 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
     host_models = _HOST_MODELS if worker else None
     settings = filled(Settings, values, file=toml.path, paths=paths, host_models=host_models)
     _check_state(paths.state, user=user)
-    return replace(settings, digest=_digest(toml.text), shown=_shown(settings, toml, given))
+    told = {
+        name: str(_mistake(("policy", "users", name), what, toml, given)) for name, what in [*strangers.items()][:TOLD]
+    }
+    return replace(settings, digest=_digest(toml.text), shown=_shown(settings, toml, given), strangers=told)
 
 
 def outdated(settings: Settings, reload: str) -> tuple[Problem, ...]:
@@ -209,6 +214,23 @@ def _laid_over(file: Mapping[str, object], variables: Mapping[str, object]) -> d
         below = both.get(name)
         both[name] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return both
+
+
+def _without_strangers(given: dict[str, object]) -> Mapping[str, str]:
+    """Take out limits of users whom nobody knows, as while a directory service is away; give what is said of each."""
+    policy = given.get("policy")
+    users = policy.get("users") if isinstance(policy, dict) else None
+    found: dict[str, str] = {}
+    for name in users if isinstance(users, dict) else ():
+        try:
+            uid(name)
+        except NobodyKnows as error:
+            found[name] = str(error)
+        except ValueError:
+            pass  # it can be no name at all, and is refused
+    if found and isinstance(policy, dict) and isinstance(users, dict):
+        given["policy"] = {**policy, "users": {name: inner for name, inner in users.items() if name not in found}}
+    return found
 
 
 def _sections(given: Mapping[str, object]) -> Mapping[str, dict[str, object]]:

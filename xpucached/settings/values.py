@@ -340,7 +340,7 @@ def _limits(name: str, value: object) -> tuple[Limits, ...]:
     mistakes: list[tuple[tuple[str, ...], str]] = []
     for whose, inner in value.items():
         try:
-            whole = Limits(_resolved(absolute(whose))) if name == "store" else Limits(user=_uid(whose))
+            whole = Limits(_resolved(absolute(whose))) if name == "store" else Limits(user=uid(whose))
             found.append(replace(whole, **table(keys, inner)))
         except Wrong as error:
             mistakes += [((whose, *place), what) for place, what in error.mistakes]
@@ -359,8 +359,13 @@ def _resolved(path: Path) -> Path:
         return Path(os.path.normpath(path))
 
 
-def _uid(name: str) -> int:
+class NobodyKnows(Unexpected):
+    """A user's name is none of this host's, now."""
+
+
+def uid(name: str) -> int:
+    """Return a user's number, whether it is written as one or as a name."""
     try:
         return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
     except KeyError as error:
-        raise Unexpected(f"there is no user {name!r} on this host") from error
+        raise NobodyKnows(f"there is no user {name!r} on this host") from error

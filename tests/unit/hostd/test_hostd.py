@@ -473,6 +473,26 @@ def test_a_name_in_the_configuration_that_nobody_has_is_told(tmp_path: Path) -> 
     ]
 
 
+def test_limits_in_the_host_s_configuration_for_somebody_unknown_are_told_until_he_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "xpucached.toml"
+    file.write_text("[policy.users.dora]\ngrace = 2\n")
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one.settings = replace(loading.load(file, user=False, environ={}), paths=one.settings.paths)
+    known = pwd.struct_passwd(("dora", "x", 34567, 34567, "", "/", ""))
+
+    async def work() -> None:
+        await one.meet()
+        said = f"{file}:1: policy.users.dora: there is no user 'dora' on this host"
+        assert [(problem.code, problem.message) for problem in one.status(None).problems] == [("no-such-user", said)]
+        monkeypatch.setattr(pwd, "getpwnam", lambda _name: known)
+        await one.meet()
+        assert (one.status(None).problems, 34567 in one._people) == ((), False)
+
+    go(one, work)
+
+
 def test_a_directory_service_that_is_away_dismisses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"dora": 34567, "emil": 34568, "fritz": 34569}
 
