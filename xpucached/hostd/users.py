@@ -60,7 +60,7 @@ class Accounts:
             one = user(name)
         except KeyError:
             for uid, known in self._unsure.items():
-                if name in {known, str(uid)} and self._is_missing(uid, known):
+                if name in {known, str(uid)} and self._stays(uid, known):
                     return uid, known
             raise
         return one.pw_uid, one.pw_name
@@ -74,20 +74,21 @@ class Accounts:
         away = self._listed.isdisjoint(uid for uid, listed in self._before.items() if listed)
         for uid, name in self._unsure.items():
             was = uid in self._own or (away and self._before.get(uid, False))
-            if was and first <= uid <= last and uid not in self._listed and self._is_missing(uid, name):
+            if was and first <= uid <= last and uid not in self._listed and self._stays(uid, name):
                 found[uid] = name
         return found
 
     def elsewhere(self, people: Iterable[int]) -> dict[int, bool]:
         """Return which of these the host's own file does not have, and whether they are told unasked."""
-        listed = {*self._listed, *(uid for uid in self.missing if self._before.get(uid))}
+        listed = {*self._listed, *(uid for uid, was in self._before.items() if was)}
         return {uid: uid in listed for uid in people if uid not in self._own}
 
-    def _is_missing(self, uid: int, name: str) -> bool:
+    def _stays(self, uid: int, name: str) -> bool:
+        """Return whether somebody known is missing, or is told only now: what failed a moment ago may work again."""
         for one in (name, str(uid)) if uid not in self.missing else ():
             with contextlib.suppress(KeyError):
-                user(one)
-                return False  # or the number, or the name, is somebody else's now
+                found = user(one)
+                return (found.pw_uid, found.pw_name) == (uid, name)  # else his number or name is somebody else's now
         self.missing[uid] = name
         return True
 

@@ -558,6 +558,28 @@ def test_who_is_in_the_host_s_own_file_is_there_and_who_is_not_any_more_is_gone(
         read_users(config, {}, {}, {}, tmp_path)
 
 
+def test_who_is_told_by_name_stays_where_all_cannot_be_listed_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody").settings
+    there = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "")) for name, uid in (("anna", 34567), ("dora", 34568))]
+    names: dict[object, pwd.struct_passwd] = {one.pw_name: one for one in there} | {one.pw_uid: one for one in there}
+    (tmp_path / "passwd").write_text("anna:x:34567:1::/:/bin/sh\n")
+    monkeypatch.setattr(pwd, "getpwnam", names.__getitem__)
+    monkeypatch.setattr(pwd, "getpwuid", names.__getitem__)
+    both = {34567: "anna", 34568: "dora"}
+    monkeypatch.setattr(pwd, "getpwall", lambda: there)
+    told = read_users(config, {}, {}, {}, tmp_path)
+    monkeypatch.setattr(pwd, "getpwall", list)
+    # However often: then the directory service is away.
+    for _ in range(3):
+        told = read_users(config, {}, told.people, told.elsewhere, tmp_path)
+        assert (told.people, told.elsewhere, told.problems) == (both, {34568: True}, ())
+    names.clear()
+    told = read_users(config, {}, told.people, told.elsewhere, tmp_path)
+    assert (told.people, [one.code for one in told.problems]) == (both, ["names-silent"])
+
+
 def test_without_a_free_descriptor_nobody_is_dismissed(tmp_path: Path) -> None:
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     one.settings = replace(one.settings, workers=replace(one.settings.workers, include=("daemon",)))
