@@ -22,6 +22,9 @@ T = TypeVar("T")
 SECONDS = 5.0
 """How long an answer is waited for."""
 
+OF_HOMES: Final = 30.0
+"""How long a command waits for what lies in a home, which may have to be mounted first."""
+
 _MOST: Final = 32
 """Questions that may be waiting for ever …"""
 _SHARE: Final = 8

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import silent_filesystem
+from xpucached import deadlines
+from xpucached.bundle.revocations import revocations
+from xpucached.bundling import drivers, signing, sources
 from xpucached.cli import belonging, connect, installation, installed_files
-from xpucached.errors import Conflict, Denied, DiskError
+from xpucached.domain.bundles import ExportBundle
+from xpucached.errors import Conflict, Denied, DiskError, RegistryDenied
+from xpucached.registry import accounts, reference
+from xpucached.settings import loading
 
 if TYPE_CHECKING:
     from tests.support.users import User
@@ -143,6 +150,31 @@ def test_nor_do_variables_that_lead_there(attacker: User) -> None:
     with silent_filesystem.mounted(attacker.home / "away") as away:
         values = {"LD_LIBRARY_PATH": str(away / "lib"), "ZE_ENABLE_ALT_DRIVERS": str(away / "driver.so")}
         assert belonging.taken(values) == ({}, (), tuple(values))
+
+
+def test_nor_do_bundles(attacker: User, common: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounts, keys and the configuration lie below HOME, and it may answer for a while, and then no more."""
+    monkeypatch.setattr(deadlines, "OF_HOMES", 0.2)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    with silent_filesystem.mounted(attacker.home / "away") as away:
+        monkeypatch.setenv("HOME", str(away / "home"))
+        with pytest.raises(RegistryDenied, match="does not answer"):
+            accounts.account(reference.parse("registry.example.com/a:b"), os.environ)
+        for read in (drivers.settings, lambda: signing.of_keys(revocations)):
+            with pytest.raises(TimeoutError, match="does not answer"):
+                read()
+    theirs = attacker.home / "theirs"
+    theirs.mkdir()
+    (theirs / "catalog.sqlite").write_text("mine")
+    attacker.owns(theirs)
+    own = loading.load(None, user=True, environ={"HOME": str(common), "XDG_RUNTIME_DIR": str(common)})
+    settings = replace(own, paths=replace(own.paths, state=theirs))
+    monkeypatch.setenv("HOME", str(common))
+    with (
+        pytest.raises(Denied, match="may be another user's"),
+        sources.selected(ExportBundle(common / "bundle"), settings),
+    ):
+        pass
 
 
 def test_where_nothing_can_be_noted_setup_says_so(common: Path) -> None:

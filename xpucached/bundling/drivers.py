@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from xpucached import deadlines
 from xpucached.bundling.library_digests import LibraryDigests
 from xpucached.domain.host import Host, OtherDriver
 from xpucached.host import compiler_files, drivers, gpu_devices, other_driver, survey
@@ -73,6 +74,11 @@ def settings(*, user: bool = True) -> Settings:
     """
     environ = {name: text for name, text in os.environ.items() if name.startswith(("XPUCACHED_", "XDG_", "HOME"))}
     environ.setdefault("XDG_RUNTIME_DIR", "/run/user/none")
+    # Where root keeps its HOME, a home is another's.
+    return deadlines.ask(environ.get("HOME", ""), lambda: _settings(user, environ), deadlines.OF_HOMES)
+
+
+def _settings(user: bool, environ: Mapping[str, str]) -> Settings:  # noqa: FBT001 - as above
     found = loading.load(None, user=user, environ=environ)
     worker = WORKERS / str(os.geteuid())
     if user and _written(worker) > _written(found.paths.state):

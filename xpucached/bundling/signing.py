@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
+from xpucached import deadlines
 from xpucached.bundle import members, trust
 from xpucached.bundle.revocations import revocations
 from xpucached.domain.bundles import HOST_KEYS, KeyReport
@@ -16,11 +17,15 @@ from xpucached.printing import quoted
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from xpucached.bundle.layout import Descriptor
     from xpucached.bundle.members import Bundle, MemberManifest
     from xpucached.bundle.revocations import Revocations
     from xpucached.bundle.writing import LayoutWriter
     from xpucached.domain.bundles import BundleView, MakeKey
+
+T = TypeVar("T")
 
 PASSWORD: Final = "XPUCACHED_SIGNING_PASSWORD"  # noqa: S105 - the variable's name
 
@@ -32,6 +37,12 @@ def key_folders() -> tuple[Path, ...]:
     return (HOST_KEYS, base / "xpucached" / "trust.d")
 
 
+def of_keys(read: Callable[[Iterable[Path]], T], *more: Path) -> T:
+    """Return what is read of folders of keys.  Raises `TimeoutError`: a home is another's where root keeps its HOME."""
+    *_, own = folders = key_folders()
+    return deadlines.ask(os.fspath(own), lambda: read(dict.fromkeys((*folders, *more))), deadlines.OF_HOMES)
+
+
 def verdict(bundle: Bundle, member: MemberManifest | None = None) -> trust.SignatureVerdict:
     """Say whose trusted key signed a bundle, or a member of it."""
     found = trust.signatures(bundle)
@@ -39,7 +50,7 @@ def verdict(bundle: Bundle, member: MemberManifest | None = None) -> trust.Signa
         return trust.SignatureVerdict(None, "it is not signed")
     subjects = [bundle.index.digest, *([] if member is None else [member.manifest.digest])]
     target = None if member is None else member.facts.target
-    return trust.verify(found, subjects, trust.trust_store(key_folders()), None if target is None else target.device)
+    return trust.verify(found, subjects, of_keys(trust.trust_store), None if target is None else target.device)
 
 
 def signed_view(bundle: Bundle) -> BundleView:
@@ -61,7 +72,7 @@ def refuse_revoked(bundle: Bundle, *, outward: bool = False) -> None:
 
     Where that cannot be known, no key counts here, and what shall go ``outward`` is refused: `Conflict`.
     """
-    known = revocations(key_folders())
+    known = of_keys(revocations)
     if known.doubt and outward:
         raise doubtful(known)
     own = {bundle.index.digest, *(one.manifest.digest for one in bundle.members)}

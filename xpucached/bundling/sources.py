@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from xpucached import sockets
 from xpucached.bundle.revocations import revocations
 from xpucached.bundling.drivers import CATALOG
-from xpucached.bundling.signing import doubtful, key_folders
+from xpucached.bundling.signing import doubtful, of_keys
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.queries import EntryQuery
 from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
@@ -51,7 +52,7 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
     if order.kind is not None and order.kind not in KINDS:
         raise RequestError(f"no kind {order.kind!r}", hint=f"there is: {', '.join(KINDS)}")
     # No daemon need have looked since somebody revoked something.
-    known = revocations(dict.fromkeys((*key_folders(), *settings.key_folders)))
+    known = of_keys(revocations, *settings.key_folders)
     if known.doubt:
         raise doubtful(known)
     if order.store is not None and order.model is None:
@@ -64,7 +65,7 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
     from xpucached.catalog.recipes import RecipeStore  # noqa: PLC0415 - see above
 
     path = settings.paths.state / CATALOG
-    if not path.exists():
+    if not _is_there(path):
         hint = "name a store: --store DIR"
         raise NotFound(f"{path}: there is no catalog, because no daemon of this user ran yet", hint=hint)
     catalog = Catalog.open(path, guest=True)
@@ -93,10 +94,23 @@ def selected(order: ExportBundle, settings: Settings) -> Iterator[Selected]:
         catalog.close()
 
 
+def _is_there(catalog: Path) -> bool:
+    """Return whether there is a catalog.  Raises `Denied` to root for one that is another user's, whose HOME it has."""
+    if os.geteuid() == 0:
+        try:
+            os.close(sockets.enter(os.fspath(catalog), sockets.Trusted())[0])
+        except sockets.UntrustedPeer as error:
+            message = f"{catalog} may be another user's: {error.place} is not root's alone"
+            raise Denied(message, hint="run it as that user, or name a store: --store DIR") from error
+        except OSError:
+            return False
+    return catalog.exists()
+
+
 def _revoked(known: Revocations, settings: Settings) -> frozenset[EntryId]:
     """Return what the catalog, if there is one, knows to have come with what is revoked."""
     path = settings.paths.state / CATALOG
-    if not known.digests or not path.exists():
+    if not known.digests or not _is_there(path):
         return frozenset()
     from xpucached.catalog import Catalog  # noqa: PLC0415 - as in `selected`
     from xpucached.catalog.builds import revoked_entries  # noqa: PLC0415 - as in `selected`

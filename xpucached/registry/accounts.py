@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from xpucached import messages, state_files
+from xpucached import deadlines, messages, state_files
 from xpucached.errors import RegistryDenied
 from xpucached.processes import credential_helper
 
@@ -57,7 +58,11 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
 def account(of: Reference, environ: Mapping[str, str]) -> Account | None:
     """Find the account for a place in a registry; None if there is none.  Raises `RegistryDenied`."""
     for path in _files(environ):
-        said = _read(path)
+        try:
+            # Where root keeps its HOME, a home is another's.
+            said = deadlines.ask(os.fspath(path), functools.partial(_read, path), deadlines.OF_HOMES)
+        except TimeoutError as error:
+            raise RegistryDenied(f"{path} with accounts for registries cannot be read: {error.strerror}") from error
         if said is not None and (found := _in_file(path, said, of)) is not None:
             return found
     return None
