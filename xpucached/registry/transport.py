@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import io
 import ipaddress
+import math
 import socket
 import ssl
 import stat
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _CONNECT: Final = 10.0
 _REACH: Final = 30.0
 """Seconds for one address of a host, and for all that its name has."""
+_ALL: Final = 86400.0
+"""Seconds for all that is asked: who answers thousands of questions, each just in time, would take weeks."""
 _PIECE: Final = 64 << 10
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE"})
 _PORTS: Final = {"http": 80, "https": 443}
@@ -72,15 +75,16 @@ def _leads_here(host: str) -> bool:
 class _DeadlineSocket:
     """A socket that must give each whole answer, or each piece of it, by a time: drops do not move it."""
 
-    def __init__(self, inner: socket.socket, patience: float) -> None:
+    def __init__(self, inner: socket.socket, patience: float, end: float = math.inf) -> None:
         self._inner = inner
         self._patience = patience
+        self._end = end
         self._deadline = 0.0
         self.renew()
 
     def renew(self) -> None:
         """Give the other side its time anew."""
-        self._deadline = time.monotonic() + self._patience
+        self._deadline = min(time.monotonic() + self._patience, self._end)
 
     def _left(self) -> None:
         left = self._deadline - time.monotonic()
@@ -200,6 +204,7 @@ class Transport:
         """``patience`` are the seconds that the other side may be silent.  Raises `RegistryError` for ``ca_file``."""
         self.plain_http = plain_http
         self._patience = patience
+        self._end = time.monotonic() + _ALL
         if ca_file is not None:
             try:
                 if not stat.S_ISREG(ca_file.stat().st_mode):  # of a pipe nothing may ever come
@@ -219,8 +224,11 @@ class Transport:
     ) -> RegistryAnswer:
         """Send one request; redirects are the caller's.  Raises `Interrupted` and `RegistryError`."""
         self._check(url)
+        if time.monotonic() >= self._end:
+            hint = "what is done already is kept: the same command does the rest"
+            raise RegistryError(f"{url.hostname} took longer than {_ALL / 3600:g} hours for all of it", hint=hint)
         with _interrupted(url), contextlib.ExitStack() as stack:
-            timed = _DeadlineSocket(self._connected(url), self._patience)
+            timed = _DeadlineSocket(self._connected(url), self._patience, self._end)
             stack.callback(timed.end)
             port = url.port or _PORTS[url.scheme]
             connection = http.client.HTTPConnection(url.hostname or "", port)
@@ -263,6 +271,7 @@ class Transport:
         try:
             way = urlsplit(proxy if "//" in proxy else f"//{proxy}")
             port_there = way.port or 3128
+            (way.hostname or "").encode("idna")
         except ValueError:
             raise RegistryError("HTTPS_PROXY is no address", hint="HTTPS_PROXY=http://HOST:PORT") from None
         if way.scheme not in {"", "http"} or not way.hostname:

@@ -348,6 +348,22 @@ def test_who_stalls_or_drips_is_given_up(
     registry.released.set()
 
 
+def test_who_answers_each_question_just_in_time_is_given_up_all_the_same(
+    registry: SmallRegistry, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(registry, bundle)
+    monkeypatch.setattr(transport, "_ALL", 0.5)
+    for number, what in enumerate(("/referrers/", "/blobs/")):
+
+        def late(request: Request, what: str = what) -> bool:
+            return what in request.path and request.registry.released.wait(2)
+
+        registry.instead = late
+        with pytest.raises(RegistryError, match="for all of it"):
+            pull(registry, tmp_path / str(number))
+    registry.released.set()
+
+
 def test_a_chunk_of_less_than_nothing_takes_no_more_than_a_piece(registry: SmallRegistry) -> None:
     def instead(request: Request) -> bool:
         request.send_response(200)
@@ -569,6 +585,15 @@ def test_what_a_proxy_says_is_bounded(pause: float, said: str, monkeypatch: pyte
         )
     thread.join()
     assert not pause or len(told) < most
+
+
+@pytest.mark.parametrize("proxy", ["http://a..b:80", f"http://{'a' * 64}", "http://[::1", "http://a:99999", "ftp://a"])
+def test_a_proxy_that_is_none_is_said(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    asking = Transport(ca_file=None, plain_http=False, patience=20)
+    with pytest.raises(RegistryError) as caught:
+        asking.ask("GET", urlsplit(f"https://{registries.ELSEWHERE}/"), {})
+    assert caught.value.hint == "HTTPS_PROXY=http://HOST:PORT"
 
 
 def test_a_name_with_many_dead_addresses_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
