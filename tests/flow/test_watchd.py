@@ -534,3 +534,11 @@ def test_the_process_says_which_right_it_lacks(caps: str, short_dir: Path) -> No
 
         assert one.returncode == 77
         assert b"CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH" in said
+
+
+def test_the_process_says_why_it_cannot_listen(short_dir: Path) -> None:
+    with process(short_dir / ("s" * 150)) as one:
+        _, said = one.communicate(timeout=PATIENCE)
+
+        assert one.returncode == 71
+        assert b"path too long" in said

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         listener = _door(options.socket)
     except OSError as error:
-        log.error("xpucached-watch: %s: %s", options.socket, error.strerror)  # noqa: TRY400 - the same
+        log.error("xpucached-watch: %s: %s", options.socket, error.strerror or error)  # noqa: TRY400 - the same
         return _CANNOT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
