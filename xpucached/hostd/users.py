@@ -71,7 +71,7 @@ class Accounts:
         self._listed = frozenset(one.pw_uid for one in told)
         found = {one.pw_uid: one.pw_name for one in told if first <= one.pw_uid <= last and _logs_in(one)}
         # A directory that tells of others is there.
-        away = self._listed.isdisjoint(uid for uid, listed in self._before.items() if listed)
+        away = self._listed.difference(self._own).isdisjoint(uid for uid, listed in self._before.items() if listed)
         for uid, name in self._unsure.items():
             was = uid in self._own or (away and self._before.get(uid, False))
             if was and first <= uid <= last and uid not in self._listed and self._stays(uid, name):

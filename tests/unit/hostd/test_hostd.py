@@ -578,6 +578,13 @@ def test_who_is_told_by_name_stays_where_all_cannot_be_listed_for_a_moment(
     names.clear()
     told = read_users(config, {}, told.people, told.elsewhere, tmp_path)
     assert (told.people, [one.code for one in told.problems]) == (both, ["names-silent"])
+    # One of the directory's is an account of the host's own now, which tells nothing of the directory.
+    (tmp_path / "passwd").write_text("anna:x:34567:1::/:/bin/sh\nemil:x:34569:1::/:/bin/sh\n")
+    emil = pwd.struct_passwd(("emil", "x", 34569, 34569, "", "/", ""))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [there[0], emil])
+    all_three = both | {34569: "emil"}
+    told = read_users(config, {}, all_three, {34568: True, 34569: True}, tmp_path)
+    assert (told.people, told.elsewhere) == (all_three, {34568: True})
 
 
 def test_without_a_free_descriptor_nobody_is_dismissed(tmp_path: Path) -> None:
