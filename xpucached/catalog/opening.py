@@ -241,7 +241,7 @@ def _prepare(path: Path) -> None:
 def _inspect(path: Path, *, whole: bool, guest: bool = False) -> bool:
     """Look at a file without changing a byte of it; tell whether all of it was read.
 
-    Raises `Corrupt`, or `CatalogError` if a newer version wrote it; to a ``guest`` also if an older one did.
+    Raises `Corrupt`, or `CatalogError` if a newer version wrote it; to a ``guest`` also if an older one did, or may.
     """
     whole = whole or path.stat().st_size <= LARGE
     with _settled(path) as look:
@@ -254,6 +254,8 @@ def _inspect(path: Path, *, whole: bool, guest: bool = False) -> bool:
         if whole:
             _quick_check(look)
         if not names:
+            if guest:
+                raise CatalogError(f"nothing is in this catalog yet: {path}", hint=_OLDER_HINT)
             return True
         if not revisions:
             raise Corrupt("it is not a catalog of xpucached")

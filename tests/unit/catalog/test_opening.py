@@ -314,5 +314,10 @@ def test_a_command_brings_no_older_catalog_along_beside_its_daemon(path: Path) -
         Catalog.open(path, guest=True)
     assert "restart the daemon" in caught.value.hint
     assert path.read_bytes() == before
+    # Nor does it make one where an older daemon is about to.
+    path.write_bytes(b"")
+    with pytest.raises(CatalogError, match="nothing is in this catalog yet"):
+        Catalog.open(path, guest=True)
+    assert path.read_bytes() == b""
     Catalog.open(path).close()
     Catalog.open(path, guest=True).close()
