@@ -13,7 +13,8 @@ PLAIN: Final = """
     _Z1f _Z1fv _ZTS1k _ZTI1k _ZTSPKc _Z1fVKPROi _Z10abcdefghij _Z1fDn _Z1fDF16_ _Z1fDF16b _Z1fDv4_f _Z1fFivE
     _Z1fFYivE _Z1fFE _Z1fA3_i _Z1fA_i _Z1fA123456789_i _Z1fM1ci _Z1fSaIiE _Z1fSt4pair _Z1fSt4pairIiiE _ZSt3max
     _Z1fIJiLi3EEE _Z1fIJEE _Z1fILi5EE _Z1fILin5EE _Z1fILb0EE _Z1fIL_Z1gEE _Z1fIL_Z1gvEE _ZN1aE _ZN1a1bEv
-    _ZNK1a1bE _ZNKR1aE _ZNO1aE _ZNVK1aE _ZNSt1aE _ZN1aIiE1bE _ZN1aIiEC2E _ZN1aD1E _ZN1aB3abiE _ZN1aplE _ZNplE
+    _ZNK1a1bE _ZNKR1aE _ZNO1aE _ZNVK1aE _ZNSt1aE _ZN1aIiE1bE _ZN1aIiEC2E _ZN1aD1E _ZN1aB3abiC1B3abiE _ZNSt1aC1E
+    _ZNSsC1E _ZN1aB3abiE _ZN1aplE _ZNplE
     _ZNL1aE _ZN1aL1bE _ZN1aUlvE_E _ZZ1fvE1k _ZZ1fE1k _ZZ1fvEs _ZZ1fvE1k_0 _ZZ1fvE1k_9 _ZZ1fvE1k__10_
     _ZZ1fvEs_1 _ZTSZ1fvEUlvE_ _ZTSZ1fvEUlvE0_ _ZTSZ1fvEUlE_ _ZUt_ _ZUt0_ _ZTSN1aUt_E
 """
@@ -35,6 +36,23 @@ def test_what_has_one_reading_is_printed_within_its_length(name: str) -> None:
 @pytest.mark.parametrize("name", [*NOT.split(), ""])
 def test_what_is_no_plain_name_is_not_demangled(name: str) -> None:
     assert printed(name.encode()) is None
+
+
+OTHERWISE: Final = """
+    _ZN1aC12plE _ZN1aD02plE _Z1fIZ1gvE1k_51aE _Z1fIZ1gvEs_51aE _Z1fILZ1gvE1k1EE _Z1fILZ1gE1kEE
+"""
+
+
+@pytest.mark.parametrize("name", OTHERWISE.split())
+def test_what_the_demangler_reads_otherwise_than_we_do_is_not_demangled(name: str) -> None:
+    # What is one name to us could be many to it, with all that we refuse in them.
+    assert printed(name.encode()) is None
+
+
+@pytest.mark.parametrize("before", ["pl", "UlvE_", "Ut_", "C1pl"])
+def test_a_constructor_prints_a_name_that_stands_before_it_once_more_and_is_no_name_itself(before: str) -> None:
+    assert printed(f"_ZN1a{before}C1E".encode()) is None
+    assert printed(f"_ZN1a{before}1bC1E".encode()) is not None
 
 
 @pytest.mark.parametrize(

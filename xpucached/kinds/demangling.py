@@ -92,6 +92,11 @@ class _Reader:
             raise ValueError
         return int(digits or b"0")
 
+    def _digit(self) -> None:
+        """Read one digit behind which no other one follows: whose that is has two readings."""
+        if len(self._run(_DIGITS)) != 1:
+            raise ValueError
+
     # -- types --------------------------------------------------------------------------------------------------------
 
     def _type(self) -> None:
@@ -169,6 +174,9 @@ class _Reader:
         self._depth -= 1
 
     def _literal(self) -> None:
+        if self._peek() == b"Z":
+            # The demangler reads on as after ``_Z``.
+            raise ValueError
         if self._takes(b"_Z"):
             self._encoding()
         else:
@@ -202,23 +210,27 @@ class _Reader:
         if not self._takes(b"R"):
             self._takes(b"O")
         first = True
+        named = False  # a constructor, or a destructor, prints its name once more
         while first or not self._takes(b"E"):
             letter = self._peek()
             if first and letter in {b"S", b"T"}:
-                if not self._takes(b"St"):
+                named = not self._takes(b"St")
+                if named:
                     self._reference()
             elif not first and letter == b"I":
                 self._arguments()
-            elif not first and letter in {b"C", b"D"}:
+            elif named and letter in {b"C", b"D"}:
                 self._at += 1
-                if not self._run(_DIGITS):
-                    raise ValueError
+                self._digit()
+                named = False
             elif not first and self._takes(b"B"):
                 self._identifier()
             elif self._text[self._at : self._at + 2] in _OPERATORS:
                 self._at += 2
+                named = False
             else:
                 self._takes(b"L")
+                named = self._peek().isdigit()
                 self._unqualified()
             first = False
 
@@ -234,9 +246,7 @@ class _Reader:
             self._number(least=2)
             self._expect(b"_")
         elif self._takes(b"_"):
-            if self._peek() not in {b"%d" % one for one in range(10)}:
-                raise ValueError
-            self._at += 1
+            self._digit()
         self._depth -= 1
 
     def _unqualified(self) -> None:
