@@ -919,6 +919,30 @@ def test_a_library_that_is_replaced_while_it_runs_is_not_proven(place: Path) -> 
     assert changes(proofs.needed(of, before, [str(library)], (), (), (), needs), place) == ()
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_library_of_which_another_version_comes_while_it_runs_is_not_proven(place: Path, *, gone: bool) -> None:
+    """As a package manager does: another file, the link, and away with the old one."""
+    of, _ = of_place(place)
+    library, link = place / "libfoo.so.1.1", place / "libfoo.so.1"
+    library.write_bytes(b"code")
+    link.symlink_to(library)
+    before = proofs.named(of, {}, [str(library)])
+    other = place / "libfoo.so.1.2"
+    other.write_bytes(b"other code")
+    link.unlink()
+    link.symlink_to(other)
+    if gone:
+        library.unlink()
+    needs = proofs.needed(of, before, [str(library)], (), (), ())
+    names = ("libfoo.so.1", "libfoo.so.1.1") if gone else ("libfoo.so.1",)
+    assert changes(needs, place) == tuple(f"{name} was changed while the run that proved it went on" for name in names)
+    # The next proof is of the new one, and holds.
+    before = proofs.named(of, {}, [str(other)])
+    needs = proofs.needed(of, before, [str(other)], (), (), (), needs)
+    assert changes(needs, place) == ()
+    assert {str(link), str(other)} <= {one.path for one in needs}
+
+
 def test_another_name_or_other_rights_are_no_change_while_it_runs(place: Path) -> None:
     library = place / "libfoo.so"
     library.write_bytes(b"code")
@@ -1038,9 +1062,20 @@ def test_a_library_counts_by_the_link_in_a_directory_of_many_packages(place: Pat
     assert changes(needs, place) == ("view/libops.so.2 was replaced",)
 
 
-@pytest.mark.parametrize("origin", ["$ORIGIN", "${ORIGIN}", "{place}"])
+@pytest.mark.parametrize(
+    ("origin", "program"),
+    [
+        ("$ORIGIN", "app"),
+        ("${ORIGIN}", "app"),
+        ("{place}", "app"),
+        ("{place}", "lib/python3.11/site-packages/app.so"),
+        ("$ORIGIN/../../..", "venv/lib/site-packages/app.so"),
+    ],
+)
 @pytest.mark.skipif(COMPILER is None, reason="no compiler")
-def test_a_library_counts_by_the_link_by_which_a_program_finds_it_for_itself(place: Path, origin: str) -> None:
+def test_a_library_counts_by_the_link_by_which_a_program_finds_it_for_itself(
+    place: Path, origin: str, program: str
+) -> None:
     for release in ("v1", "v2"):
         (place / release).mkdir()
         for name in ("foo", "bar"):
@@ -1053,15 +1088,16 @@ def test_a_library_counts_by_the_link_by_which_a_program_finds_it_for_itself(pla
                 input=b"int NAME(void) { return 1; }",
                 check=True,
             )
-    (place / "lib").symlink_to("v1")
-    path = f"-Wl,-rpath,{origin.replace('{place}', str(place))}/lib"
-    run([str(COMPILER), "-x", "c", "-", "-o", place / "app", path], input=b"int main(void) { return 0; }", check=True)
-    libraries = [place / "app", *(place / "v1" / f"lib{name}.so.1" for name in ("foo", "bar"))]
-    needs = proven(workload(place, "./app"), *libraries)
+    (place / "now").symlink_to("v1")
+    path = f"-Wl,-rpath,{origin.replace('{place}', str(place))}/now"
+    (place / program).parent.mkdir(parents=True, exist_ok=True)
+    run([str(COMPILER), "-x", "c", "-", "-o", place / program, path], input=b"int main(void) { return 0; }", check=True)
+    libraries = [place / program, *(place / "v1" / f"lib{name}.so.1" for name in ("foo", "bar"))]
+    needs = proven(workload(place, f"./{program}"), *libraries)
     assert changes(needs, place) == ()
-    (place / "lib").unlink()
-    (place / "lib").symlink_to("v2")
-    assert changes(needs, place) == ("lib/libfoo.so.1 was replaced",)
+    (place / "now").unlink()
+    (place / "now").symlink_to("v2")
+    assert changes(needs, place) == ("now/libfoo.so.1 was replaced",)
 
 
 def test_a_library_counts_by_the_link_that_chooses_it_among_several(place: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpucached.host import elf
-from xpucached.host.digests import told_of_file
+from xpucached.host.digests import plain, told_of_file
 from xpucached.host.python_packages import site_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def names(code: Iterable[str], places: Collection[str]) -> dict[str, list[str]]:
         with contextlib.suppress(OSError, ValueError):
             status = os.stat(path)
             by_inode[status.st_dev, status.st_ino] = path
-    searched = itertools.chain(places, _of_libraries(found), beside)
+    places = list(map(plain, places))
+    searched = itertools.chain(places, map(plain, dict.fromkeys(_of_libraries(found))), beside)
     for place in itertools.islice(dict.fromkeys(one for one in searched if site_of(f"{one}/") is None), _MOST_PLACES):
         real = os.path.realpath(place)
         # Of the given ones it is known where they lead.
@@ -63,8 +64,7 @@ def names(code: Iterable[str], places: Collection[str]) -> dict[str, list[str]]:
 
 def _of_libraries(code: Collection[str]) -> Iterator[str]:
     for path in code:
-        if site_of(path) is None:
-            yield from elf.run_paths(Path(path))
+        yield from elf.run_paths(Path(path))
 
 
 def _shorter(path: str, place: str) -> Iterator[str]:

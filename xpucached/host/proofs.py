@@ -119,20 +119,25 @@ def needed(
                     seen.add(name, role)
     for site in sorted(sites):
         seen.add_packages(site)
+    # What led to one of them before the pass, or was one, and does not do so, or is gone, after it.
+    mapped = {(one.inode, one.digest) for path in led if (one := then.read.get(path)) is not None}
+    led_before = {one.path for one in then.read.values() if (one.inode, one.digest) in mapped}
+    for path in sorted(led_before):
+        seen.add(path, Role.LIBRARY)
     before = {old.path for old in then.named}
-    settled = {*mapped_before, *(path for path, one in known.items() if one.role.is_code)}
+    settled = {*mapped_before, *led_before, *(path for path, one in known.items() if one.role.is_code)}
     settled -= {path for path, one in known.items() if one.unsettled}
     for path, role in seen.paths.items():
         if path in before or _below(path, ours) or not ordinary(path):
             continue
-        now = _look(path, role)
+        now, was = _look(path, role), then.read.get(path, known.get(path))
         # What changed during the pass is its own work; what comes from the future is as old as a wrong clock.  Where
         # files are stamped by a server's clock, only what was looked at before tells.
         own = now is None or then.began <= now.changed <= ended or not _same(then.read.get(path, now), now)
-        if own and (same := _unchanged(then.read.get(path, known.get(path)), now, reader)) is not None:
+        if own and (same := _unchanged(was, now, reader)) is not None:
             found[path] = same
-        elif now is not None and own and role.is_code and path in settled:
-            found[path] = replace(now, unsettled=True)
+        elif own and role.is_code and path in settled and (one := now or was) is not None:
+            found[path] = replace(one, unsettled=True)
         elif now is not None and not own and (role is not Role.DATA or now.size >= _DATA):
             found[path] = now
     chosen = sorted(found.values(), key=lambda one: (_ORDER[one.role], one.path))[:MOST]
