@@ -27,7 +27,7 @@ from xpucached.service.owners import answers
 from xpucached.service.store_finder import writer_since, writers_since
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from xpucached.domain.activity import FileEvent
@@ -87,7 +87,7 @@ class StoreScanner:
         """
         began = time.monotonic()
         # What others look at for the first time meanwhile, this look does not know of.
-        known = () if roots else [one.id for one in await self._context.read(all_stores)]
+        known = {} if roots else {one.id: one.scanned for one in await self._context.read(all_stores)}
         # Who asks for a store wants to hear if it is none any more.
         found, writers = await asyncio.to_thread(self.finder.find, frozenset() if full or thorough else roots)
         wanted = [one for one in found if not roots or one.store.root in roots]
@@ -129,8 +129,9 @@ class StoreScanner:
             raise failed
         if progress:
             progress(len(wanted), len(wanted), "")
+        await self._forget({store: known[store] for store in known.keys() - {one.store for one in found}})
         if total.vanished or not roots:
-            await asyncio.to_thread(self._forget, set(known) - {one.store for one in found})
+            await asyncio.to_thread(self._forget_departed)
         await self._take_along(total)
         if total.added or total.changed or total.vanished:
             self._context.events.post(
@@ -258,14 +259,25 @@ class StoreScanner:
         async with self._context.locks.storing:
             return await to_its_end(look)
 
-    def _forget(self, gone: Iterable[Store]) -> None:
+    async def _forget(self, gone: Mapping[Store, datetime | None]) -> None:
+        """Forget stores that were not found; who has looked at one since they were last looked at has found it."""
         catalog = self._context.catalog
-        for store in gone:
-            if answers(store.root):
-                self._leave(store)
-                catalog.write(forget_store, store)
-                self._context.problems.forget(str(store.root))
+        mute = {store for store in gone if not await asyncio.to_thread(answers, store.root)}
+
+        def forget() -> None:
+            for one in catalog.read(all_stores):
+                if one.id in gone.keys() - mute and gone[one.id] == one.scanned:
+                    self._leave(one.id)
+                    catalog.write(forget_store, one.id)
+                    self._context.problems.forget(str(one.store))
+
+        if gone:
+            async with self._context.locks.storing:
+                await to_its_end(forget)
+
+    def _forget_departed(self) -> None:
         # Who makes and removes entries all the time shall fill no catalog.
+        catalog = self._context.catalog
         for _ in range(_ROUNDS):
             overdue = catalog.read(departed.overdue)
             for start in range(0, len(overdue), _FORGOTTEN):

@@ -112,6 +112,27 @@ def test_who_asks_for_a_store_that_is_none_any_more_hears_so(two: Two) -> None:
     assert two.searches == 0
 
 
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_store_that_was_looked_at_since_nobody_found_it_is_not_forgotten(two: Two, *, meanwhile: bool) -> None:
+    context, (first, second) = two.finder._context, two.stores
+    back = next(one for one in two.finder.find()[0] if one.store.root == second.root)
+    environ = {**os.environ, "XPUCACHED_STORES_FOUND": "no", "XPUCACHED_STORES_PATHS": str(first.root)}
+    context.settings = loading.load(None, user=True, environ=environ)
+
+    async def look() -> set[Path]:
+        async with context.locks.storing:
+            looking = asyncio.create_task(two.scanner.scan_stores())
+            async with asyncio.timeout(20):
+                while not context.locks.storing._waiters:  # noqa: ASYNC110 - it says so to nobody
+                    await asyncio.sleep(0.01)
+            if meanwhile:
+                await asyncio.to_thread(two.scanner.scan, back, None)
+        await looking
+        return {one.store for one in two.catalog.read(all_stores)}
+
+    assert (second.root in asyncio.run(look())) is meanwhile
+
+
 def test_a_store_that_became_somebody_else_s_is_not_taken_for_known(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_finder, "foreign", lambda store: 1 if store.root == two.stores[0].root else None)
     found, _ = two.finder.find(frozenset({two.stores[0].root}))
