@@ -97,6 +97,8 @@ def test_a_directory_of_the_file_is_cut_where_the_runtime_cuts_it(tmp_path: Path
     file = written(tmp_path / "lib", "SYCL_CACHE_DIR=/" + "c" * 200)
     found = discovery.locate(process({}, file.parent / "libsycl.so.8"))
     assert found == (Path("/" + "c" * 163), str(file))
+    file = written(tmp_path / "lib", "SYCL_CACHE_DIR=/c\0d")
+    assert discovery.locate(process({}, file.parent / "libsycl.so.8")) == (Path("/c"), str(file))
 
 
 def test_of_a_process_so_many_folders_are_searched(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ def locate(process: Process) -> tuple[Path, str] | None:
         # An empty value switches the cache off; `~` is not expanded.
         root = variables["SYCL_CACHE_DIR"]
     elif "SYCL_CACHE_DIR" in configured:
-        root, via = configured["SYCL_CACHE_DIR"][:_CONFIG_VALUE], file
+        # For the runtime it also ends at a zero byte.
+        root, via = configured["SYCL_CACHE_DIR"][:_CONFIG_VALUE].partition("\0")[0], file
     elif variables.get("SYCL_CACHE_PERSISTENT", configured.get("SYCL_CACHE_PERSISTENT")) == "1":
         if "XDG_CACHE_HOME" in variables:
             root = variables["XDG_CACHE_HOME"] + "/libsycl_cache"
