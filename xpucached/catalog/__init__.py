@@ -191,6 +191,7 @@ class Catalog:
         rebuilt = None
         with self._writing:
             if self.corrupt:
+                self._refuse_newer()
                 old = self._engine
                 opened = opening.connect(self.path, whole=True, damaged=self._damaged)
                 self._engine, self.examined = opened.engine, True

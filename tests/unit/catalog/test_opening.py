@@ -306,6 +306,22 @@ def test_what_a_newer_version_brings_along_beside_a_daemon_is_neither_written_no
         assert raw.execute("SELECT name FROM models").fetchall() == [("net",)]
 
 
+def test_nor_is_one_set_aside_that_was_brought_along_after_damage_was_met(path: Path) -> None:
+    with closing(Catalog.open(path)) as running:
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("ALTER TABLE runs RENAME TO passes_of")
+        with pytest.raises(CatalogError, match="no such table"):
+            running.read(newest_runs)
+        assert running.corrupt
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("ALTER TABLE passes_of RENAME TO runs")
+            raw.execute("UPDATE alembic_version SET version_num = ?", (NEXT,))
+        with pytest.raises(CatalogError, match="a newer xpucached wrote this catalog"):
+            running.mend()
+        assert not running.mend()
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
 def test_a_command_brings_no_older_catalog_along_beside_its_daemon(path: Path) -> None:
     path.unlink()
     catalogs.older(path)
