@@ -262,16 +262,16 @@ class StoreScanner:
     async def _forget(self, gone: Mapping[Store, datetime | None]) -> None:
         """Forget stores that were not found; who has looked at one since they were last looked at has found it."""
         catalog = self._context.catalog
-        mute = {store for store in gone if not await asyncio.to_thread(answers, store.root)}
+        sure = {store: at for store, at in gone.items() if await asyncio.to_thread(answers, store.root)}
 
         def forget() -> None:
             for one in catalog.read(all_stores):
-                if one.id in gone.keys() - mute and gone[one.id] == one.scanned:
+                if one.id in sure and sure[one.id] == one.scanned:
                     self._leave(one.id)
                     catalog.write(forget_store, one.id)
                     self._context.problems.forget(str(one.store))
 
-        if gone:
+        if sure:
             async with self._context.locks.storing:
                 await to_its_end(forget)
 
