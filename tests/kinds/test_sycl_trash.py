@@ -424,6 +424,20 @@ def test_a_directory_in_the_place_of_a_program_leaves_the_trash_with_all_that_is
     assert (tmp_path / "aside").exists()
 
 
+def test_a_slot_with_a_directory_that_somebody_filled_stays_whole_where_nothing_goes_to_the_trash(
+    sycl_store: SyclStore,
+) -> None:
+    made = sycl_store.add("_ZTS1k", without=("bin",))
+    (made.bin / "below").mkdir(parents=True)
+    before = sorted(made.leaf.iterdir())
+    entry = next(one for one in look(sycl_store.root).entries if one.id.key.endswith("/0"))
+    assert not sycl.remover.remove([entry])[entry.id]
+    assert sorted(made.leaf.iterdir()) == before
+    (made.bin / "below").rmdir()
+    (entry,) = look(sycl_store.root).entries
+    assert sycl.remover.remove([entry])[entry.id]
+
+
 def several(store: SyclStore, count: int) -> Slot:
     """Put several entries of one leaf away, with sources of one length; give the last one."""
     made = [store.add("_ZTS1k", slot=number) for number in range(count)]

@@ -260,7 +260,11 @@ def take_lock(leaf: int, slot: str) -> SlotLock | None:
 
 
 def unlink_slot(leaf: int, slot: str) -> None:
-    """Remove the files of a slot, so that no program finds half of it; its lock stays."""
+    """Remove the files of a slot, so that no program finds half of it; its lock stays.  Raises OSError."""
+    for suffix in _SUFFIXES:
+        # A directory that somebody filled does not go, and so nothing else does.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.rmdir(slot + suffix, dir_fd=leaf)
     for suffix in _SUFFIXES:
         folders.unlink(leaf, slot + suffix)
         pause(suffix)
