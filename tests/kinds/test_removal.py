@@ -208,3 +208,17 @@ def test_a_directory_that_somebody_filled_or_nested_without_end_is_not_taken_apa
     monkeypatch.setattr("xpucached.kinds.folders._MOST", 1)
     assert store.kind.remover.remove([entries["c3.nest"]]) == {entries["c3.nest"].id: False}
     assert set(store.files()) == {f"{name}.nest/{file}" for name in ("a1", "c3") for file in ("program", "target")}
+
+
+def test_an_entry_is_gone_also_where_what_programs_count_cannot_be_put_right(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "no")
+
+    store = made(tmp_path / "store", fakes.FULL)
+    going, *_ = store.look().entries
+    remover = removal.PathRemover(fakes.stamp_of, settle=fails)
+    assert remover.remove([going]) == {going.id: True}
+    assert going.id not in {one.id for one in store.look().entries}
+    assert "could not be put right" in caplog.text

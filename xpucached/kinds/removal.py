@@ -118,7 +118,10 @@ class PathRemover:
                     folders.remove(here, name + GONE, device)
                 else:
                     os.unlink(name, dir_fd=here)
-            self.settle(descriptors[0], entry.id.key, entry.size)
+            try:
+                self.settle(descriptors[0], entry.id.key, entry.size)
+            except OSError as error:
+                log.warning("what programs count could not be put right: %s: %s", entry.id.store.root, error)
         return True
 
     def _take(self, entry: Entry, here: int, note: TrashLabel, status: os.stat_result) -> bool:
