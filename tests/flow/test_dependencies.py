@@ -513,6 +513,38 @@ def test_packages_count_wherever_the_interpreter_looks_for_them(tmp_path: Path, 
     assert changes(needs, tmp_path) == ("torch 2.8.0 → 2.9.0",)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bash", "-c", ". ../venv/bin/activate && python app.py"),
+        ("bash", "-lc", "cd . && source ../venv/bin/activate; exec python app.py"),
+        ("sh", "-c", "PATH=../venv/bin:$PATH python app.py"),
+        ("sh", "-c", 'export PATH="{place}/venv/bin:$PATH"; python app.py'),
+        ("env", "PATH={place}/venv/bin:/usr/bin:/bin", "python", "app.py"),
+        ("./run.sh",),
+        ("sh", "run.sh"),
+        ("./path.sh",),
+    ],
+)
+def test_packages_of_an_environment_that_a_command_or_a_script_enters_count(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    a_python(tmp_path, system=False)
+    (tmp_path / "venv/bin/activate").write_text(f'VIRTUAL_ENV={tmp_path}/venv\nPATH="$VIRTUAL_ENV/bin:$PATH"\n')
+    (work / "app.py").touch()
+    (work / "run.sh").write_text('#!/bin/sh\nHERE=$(dirname "$0")\n. "$HERE/../venv/bin/activate"\npython app.py\n')
+    (work / "path.sh").write_text('#!/bin/sh\nexport PATH="$(dirname "$0")/../venv/bin:$PATH"\npython app.py\n')
+    for name in ("run.sh", "path.sh"):
+        (work / name).chmod(0o755)
+    needs = proven(workload(work, *(word.format(place=tmp_path) for word in command)))
+    assert changes(needs, tmp_path) == ()
+    site = tmp_path / "venv/lib/python3.11/site-packages"
+    (site / "torch-2.8.0.dist-info").rename(site / "torch-2.9.0.dist-info")
+    assert "torch 2.8.0 → 2.9.0" in changes(needs, tmp_path)
+
+
 def test_packages_that_the_interpreter_does_not_see_change_nothing(tmp_path: Path) -> None:
     python, _ = a_python(tmp_path, system=False)
     install(tmp_path / "base/lib/python3.10/site-packages", "torch", "1")

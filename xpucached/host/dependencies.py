@@ -19,7 +19,6 @@ from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
 from xpucached.host import library_names, python_imports, python_packages, shell_words
 from xpucached.host.digests import beginning, is_file, names, ordinary, plain, told_of_file
 from xpucached.host.python_packages import PYTHON, packages
-from xpucached.host.shell_words import MOST as _WORDS
 from xpucached.host.shell_words import SHELLS
 from xpucached.printing import encodable
 
@@ -133,18 +132,12 @@ class Needs:
         if found is not None:
             self._program(found, depth + 1)
             if PYTHON.match(os.path.basename(found)):
-                self._script(path)
+                self._read(path, os.path.dirname(os.path.realpath(path)), "")
             elif os.path.basename(found) in SHELLS:
                 self._shell_script(path, lists=lists)
                 if PYTHON.match(os.path.basename(path)):
-                    self._chosen(path)
-
-    def _chosen(self, script: str) -> None:
-        """Note which file says what Python a shell's script in the place of one takes: pyenv's does."""
-        places = (self._directory, *map(os.fspath, Path(self._directory).parents))
-        said = (*(os.path.join(place, ".python-version") for place in places), f"{os.path.dirname(script)}/../version")
-        for path in itertools.islice(filter(is_file, said), 1):
-            self.add(path, Role.ARGUMENT)
+                    for said in python_packages.chosen_by(Path(path), self._workload.directory):
+                        self.add(said, Role.ARGUMENT)
 
     def _packages_of(self, interpreter: str) -> None:
         if interpreter not in self._interpreters:
@@ -153,6 +146,13 @@ class Needs:
             for site in sites:
                 self.add_packages(os.fspath(site))
             self._added += map(os.fspath, (*python_packages.added(sites), *python_packages.editable(sites)))
+
+    def _pythons(self, places: Iterable[str]) -> None:
+        """Note the Pythons, and their packages, of directories in which programs are looked for first."""
+        for path in (os.path.join(place, name) for place in places for name in ("python3", "python")):
+            if len(self._interpreters) < _MOST_ROOTS and is_file(path):
+                self.add(path, Role.PROGRAM)
+                self._packages_of(path)
 
     def add_packages(self, site: str) -> None:
         """Note the packages that are installed in a directory."""
@@ -173,7 +173,7 @@ class Needs:
         after: str | None = None  # what an interpreter still waits for
         python = shell = text = False
         seen, inside = 0, self._in_script  # of what a shell runs
-        while ahead and seen < _WORDS:
+        while ahead and seen < shell_words.MOST:
             word = ahead.popleft()
             seen += 1
             self._search_by(word if not self._in_script else "", self._directory)
@@ -239,9 +239,11 @@ class Needs:
         elif is_file(path):
             self.add(path, Role.SCRIPT)
             if python:
-                self._script(path)
-            else:
-                self._shell_script(path, lists=lists)
+                self._read(path, os.path.dirname(os.path.realpath(path)), "")
+                return
+            if os.path.basename(path).startswith("activate"):
+                self._pythons([os.path.dirname(path)])
+            self._shell_script(path, lists=lists)
 
     def _shell_script(self, path: str, *, lists: bool) -> None:
         if path not in self._searched and len(self._searched) < _MODULES:
@@ -272,6 +274,8 @@ class Needs:
             places = self._below(known, beside) if known else ()
             if name == "PYTHONPATH":
                 self._search(places)
+            elif name == "PATH":
+                self._pythons(places)
             elif len(self.library_places) < _MOST_ROOTS:
                 self.library_places += map(os.path.dirname, places) if name == "LD_PRELOAD" else places
 
@@ -355,10 +359,6 @@ class Needs:
             self._lookups -= 1
             if place not in self._added and len(self._added) < _MOST_ROOTS:
                 self._added.append(place)
-
-    def _script(self, path: str) -> None:
-        place = os.path.dirname(os.path.realpath(path))
-        self._read(path, place, "")
 
     def _read(self, path: str, root: str, package: str) -> None:
         """Search a file for imports; ``package`` is what it is a module of, below ``root``."""

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from xpucached.host.digests import beginning, told_of_file
+from xpucached.host.digests import beginning, is_file, told_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -96,6 +96,12 @@ def editable(places: Iterable[Path]) -> Iterator[Path]:
                 source = Path(path.removesuffix(".py"))
                 if source.parts[-len(parts) :] == tuple(parts):
                     yield source.parents[len(parts) - 1]
+
+
+def chosen_by(script: Path, directory: Path) -> Iterator[str]:
+    """Yield the file that says what Python a shell's script in the place of one takes there, as pyenv's does."""
+    said = (*(place / ".python-version" for place in (directory, *directory.parents)), script.parent / "../version")
+    yield from itertools.islice(filter(is_file, map(os.fspath, said)), 1)
 
 
 def packages(found: Iterable[tuple[str, bool]]) -> dict[str, str]:

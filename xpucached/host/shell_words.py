@@ -33,7 +33,11 @@ _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)(?!:?\+)[^}]{0,200}+\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
 _OTHERWISE: Final = re.compile(r"\$\{\w+:?-([^}$]{1,200})\}", re.ASCII)
 _PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
-_SEARCHED: Final = re.compile(r"(PYTHONPATH|LD_LIBRARY_PATH|LD_PRELOAD)=[\"']?([^\s;\"'\0]+)")
+_SEARCHED: Final = re.compile(
+    r"((?<!\w)PATH|PYTHONPATH|LD_LIBRARY_PATH|LD_PRELOAD)=[\"']?((?:\$\([^)\0]{0,200}+\)|[^\s;\"'\0])+)"
+)
+_RUN: Final = re.compile(r"\$\([^)]{0,200}+\)")
+"""What a script runs in the place of a word, most often to find its own directory: as little known as a variable."""
 _SOURCED: Final = re.compile(r"(?:^|[\s;&|(])(?:\.|source)[ \t]+[\"']?([^\s;&|)\"']{1,4096})", re.MULTILINE)
 _PYTHON: Final = re.compile(r"""\s-c[ \t]*(?:"([^"]{1,4096})"|'([^']{1,4096})')""")
 
@@ -83,9 +87,9 @@ def of_python(text: str) -> Iterator[str]:
 
 
 def searched(text: str, most: int) -> Iterator[tuple[str, str]]:
-    """Yield the parts, with their variables, of what a text gives programs by which they find modules and libraries."""
+    """Yield the parts, with their variables, of what a text says programs, modules and libraries are found by."""
     for match in itertools.islice(_SEARCHED.finditer(text), most):
-        yield from ((match[1], part) for part in _PART.findall(match[2][:_LONGEST])[:most])
+        yield from ((match[1], part) for part in _PART.findall(_RUN.sub("${}", match[2][:_LONGEST]))[:most])
 
 
 def value(word: str) -> str:
