@@ -73,6 +73,18 @@ def made(recipe: Recipe | NoRecipe, place: Path, environment: object = BY_OPENCL
     return result
 
 
+def compiled(store: Store, place: Path) -> tuple[Recipe, bytes]:
+    """Compile the entry of a store once more; give its recipe, and what came of it."""
+    return made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+
+
+def taken_out(store: Store, place: Path) -> tuple[Recipe, bytes]:
+    """Compile it as `compiled`, and take the entry out."""
+    again = compiled(store, place)
+    (store.root / TEXT).unlink()
+    return again
+
+
 def believed(store: Store) -> int:
     return struct.unpack("<Q", (store.root / "config.file").read_bytes())[0]  # type: ignore[no-any-return]
 
@@ -293,7 +305,7 @@ def test_what_no_program_can_load_is_named(content: bytes) -> None:
 
 
 def test_it_goes_where_the_driver_would_have_put_it_and_is_counted(store: Store, place: Path) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    recipe, content = compiled(store, place)
     shutil.rmtree(store.root / "1")
     (store.root / "config.file").write_bytes(struct.pack("<Q", 1000))
     assert rebuilder.publish(recipe, BY_OPENCL, content) == TEXT
@@ -306,8 +318,7 @@ def test_it_goes_where_the_driver_would_have_put_it_and_is_counted(store: Store,
 def test_who_may_write_there_opens_no_file_elsewhere(
     store: Store, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
-    (store.root / TEXT).unlink()
+    recipe, content = taken_out(store, place)
     secret = tmp_path / "secret"
     secret.touch(0o600)
     make = fs.make
@@ -326,8 +337,7 @@ def test_who_may_write_there_opens_no_file_elsewhere(
 def test_a_disk_that_is_full_keeps_no_half_of_an_entry(
     store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
-    (store.root / TEXT).unlink()
+    recipe, content = taken_out(store, place)
     before = sorted(store.root.rglob("*"))
 
     def full(_descriptor: int) -> None:
@@ -343,8 +353,7 @@ def test_a_disk_that_is_full_keeps_no_half_of_an_entry(
 def test_what_a_death_leaves_is_cleared_away_as_what_programs_leave_that_died(
     store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
-    (store.root / TEXT).unlink()
+    recipe, content = taken_out(store, place)
     before = sorted(store.root.rglob("*"))
 
     class Killed(BaseException):
@@ -365,7 +374,7 @@ def test_what_a_death_leaves_is_cleared_away_as_what_programs_leave_that_died(
 
 
 def test_what_a_program_has_written_meanwhile_stays(store: Store, place: Path) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    recipe, content = compiled(store, place)
     before = (store.root / TEXT).stat().st_ino
     assert rebuilder.publish(recipe, BY_OPENCL, content) is None
     assert (store.root / TEXT).stat().st_ino == before
@@ -374,7 +383,7 @@ def test_what_a_program_has_written_meanwhile_stays(store: Store, place: Path) -
 def test_a_store_in_which_nobody_wrote_yet_is_counted_by_the_first_who_does(
     store: Store, place: Path, empty: Store
 ) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    recipe, content = compiled(store, place)
     assert rebuilder.publish(recipe, BY_OPENCL, content, empty.root) == TEXT
     assert [path.name for path in empty.root.rglob("*") if path.is_file()] == [Path(TEXT).name]
 
@@ -384,8 +393,7 @@ def test_while_a_program_writes_nothing_is_put_there(
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
-    (store.root / TEXT).unlink()
+    recipe, content = taken_out(store, place)
     before = sorted(path.name for path in store.root.iterdir())
     with (store.root / "config.file").open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -400,8 +408,7 @@ def test_while_a_program_writes_nothing_is_put_there(
 def test_a_lock_that_is_not_the_store_s_own_lets_nothing_in(
     store: Store, place: Path, tmp_path: Path, how: str
 ) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
-    (store.root / TEXT).unlink()
+    recipe, content = taken_out(store, place)
     lock = store.root / "config.file"
     if how == "link":
         lock.rename(tmp_path / "away")
@@ -415,7 +422,7 @@ def test_a_lock_that_is_not_the_store_s_own_lets_nothing_in(
 
 @pytest.mark.parametrize("what", ["link", "pipe", "file", "root"])
 def test_what_somebody_put_in_the_way_is_not_followed(store: Store, place: Path, tmp_path: Path, what: str) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    recipe, content = compiled(store, place)
     away = tmp_path / "away"
     away.mkdir()
     into = store.root
@@ -437,7 +444,7 @@ def test_what_somebody_put_in_the_way_is_not_followed(store: Store, place: Path,
 
 @pytest.mark.parametrize("key", ["../../x", "1/4/../x.cl_cache", "/etc/x.cl_cache", "config.file"])
 def test_a_key_that_is_no_entry_s_goes_nowhere(store: Store, place: Path, key: str) -> None:
-    recipe, content = made(rebuilder.recipe(entry(store, TEXT), told(store)[TEXT]), place)
+    recipe, content = compiled(store, place)
     assert recipe.made is not None
     forged = replace(recipe, made=replace(recipe.made, key=EntryKey(key)))
     with pytest.raises(OSError, match="under which name"):
