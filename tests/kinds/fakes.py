@@ -43,7 +43,7 @@ from xpucached.kinds.interface import Kind
 from xpucached.kinds.removal import PathRemover
 from xpucached.kinds.trash import FOLDER, TrashFolder
 from xpucached.planning.activity import Activity
-from xpucached.processes import outlasting
+from xpucached.processes import cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -109,7 +109,7 @@ class FakeKind:
         with contextlib.suppress(OSError, ValueError):
             for path in root.glob("*/" * self.depth + "*"):
                 key = self.key(str(path.relative_to(root)))
-                outlasting.check()
+                cancellation.check()
                 if key is not None and self.KIND_OF_FILE((status := path.lstat()).st_mode):
                     found[key] = status
         yield from sorted(found.items())

@@ -33,7 +33,7 @@ from xpucached.kinds.neo import kind as neo
 from xpucached.kinds.neo import totals
 from xpucached.kinds.table import KINDS
 from xpucached.kinds.variables import CACHE_VARIABLES
-from xpucached.processes import outlasting
+from xpucached.processes import cancellation
 from xpucached.watchd import ownership
 
 if TYPE_CHECKING:
@@ -440,7 +440,7 @@ def unwanted(do: Callable[[], object]) -> None:
     nobody_waits.set()
 
     def work() -> None:
-        outlasting._STOP.set(nobody_waits)
+        cancellation._STOP.set(nobody_waits)
         do()
 
     contextvars.copy_context().run(work)
@@ -451,7 +451,7 @@ def test_what_nobody_wants_any_more_ends_and_changes_nothing(filled: Filled) -> 
     entries, before = filled.look().entries, filled.files()
     gone: dict[EntryId, bool] = {}
 
-    with pytest.raises(outlasting.Stopped):
+    with pytest.raises(cancellation.WorkCancelled):
         unwanted(filled.look)
     unwanted(lambda: gone.update(filled.kind.remover.remove(entries, {one.id: LABEL for one in entries})))
     assert gone == {one.id: False for one in entries}

@@ -51,13 +51,13 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
 def _check(config: settings.Settings, *, user: bool) -> int:
     """Say what is wrong with model files; return the exit status.  Who serves reads them as any other look does."""
     found, problems = (model_files.models if user else model_files.owners)(config.paths.models)
-    for message in (*config.strangers.values(), *(problem.message for problem in problems)):
+    for message in (*config.unknown_users.values(), *(problem.message for problem in problems)):
         print(f"xpucached: {safe(message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
     refused = f", {len(problems)} refused" if problems else ""
-    order = "names users whom nobody knows now" if config.strangers else "is in order"
+    order = "names users whom nobody knows now" if config.unknown_users else "is in order"
     with arriving():
         print(f"the configuration {order}; model files: {len(found)}{refused}")  # noqa: T201 - the same
-    return SettingsError.exit if problems or config.strangers else 0
+    return SettingsError.exit if problems or config.unknown_users else 0
 
 
 def _serve(options: argparse.Namespace, config: settings.Settings, runner: asyncio.Runner) -> None:

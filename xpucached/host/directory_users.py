@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import mounts
 from xpucached.host import process_times
 from xpucached.host.digests import told_of_file
-from xpucached.processes import tellers
+from xpucached.processes import live_threads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -37,11 +37,11 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
         if pid == os.getpid():
             continue
         with others():
-            teller = tellers.teller(pid)
-            whose = _mounts_of(str(teller))
+            thread = live_threads.live_thread(pid)
+            whose = _mounts_of(str(thread))
             if whose not in seen:
                 its = {}
-                for point, mount in mounts.lines(Path(f"/proc/{teller}/mountinfo")):
+                for point, mount in mounts.lines(Path(f"/proc/{thread}/mountinfo")):
                     # Below another file system a path is taken for one of these then: rather too many are in use.
                     if mount.device in devices:
                         its[point] = mount
@@ -50,7 +50,7 @@ def users(places: Collection[Path]) -> Mapping[Path, str]:
                         raise OSError(errno.ENOMEM, "too much is mounted in namespaces of programs")
                 # Only now: who has ended meanwhile told a part, and others there have all of it.
                 seen[whose] = its
-            for path in _used(f"/proc/{teller}"):
+            for path in _used(f"/proc/{thread}"):
                 used = f"{os.fsdecode(path)}/"
                 device, below = mounts.inside(used, seen[whose])
                 for place, prefix, (on, inner) in known:

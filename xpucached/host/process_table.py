@@ -18,7 +18,7 @@ from xpucached.host import process_times, process_units
 from xpucached.host.digests import told_of_file
 from xpucached.host.directory_users import others
 from xpucached.host.roots import HERE
-from xpucached.processes import environ, tellers
+from xpucached.processes import environ, live_threads
 from xpucached.processes.driver_probe import PROBE
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def held(roots: frozenset[Path]) -> Mapping[Path, frozenset[str]]:
             continue
         most = min(_OPEN, left)
         try:
-            links = list(itertools.islice(_links(f"/proc/{tellers.teller(int(pid))}/fd"), most + 1))
+            links = list(itertools.islice(_links(f"/proc/{live_threads.live_thread(int(pid))}/fd"), most + 1))
         except OSError as error:
             told_of_file(error)
             continue
@@ -215,8 +215,8 @@ def _look(pid: int, uid: int, names: tuple[str, ...], places: HostRoots, ours: i
     facts = process_times.facts(process_times.read(f"{places.proc}/{pid}/stat"))
     if facts.ended or facts.of_kernel or process_times.uid(pid) != uid:
         return None
-    teller = tellers.teller(pid, places.proc) if facts.headless else pid
-    if facts.parent == ours and any(map(_is_ours, _words(teller))):
+    thread = live_threads.live_thread(pid, places.proc) if facts.leader_ended else pid
+    if facts.parent == ours and any(map(_is_ours, _words(thread))):
         return None
     share.processes -= 1
     variables: Mapping[str, str] | None = {}
@@ -224,11 +224,11 @@ def _look(pid: int, uid: int, names: tuple[str, ...], places: HostRoots, ours: i
     libraries: tuple[Path, ...] | None = None
     if share.processes >= 0:
         with contextlib.suppress(PermissionError):
-            variables = _variables(teller, share)
+            variables = _variables(thread, share)
         with contextlib.suppress(OSError):
-            there = Path(f"/proc/{teller}/cwd").readlink()
+            there = Path(f"/proc/{thread}/cwd").readlink()
             directory = None if there.name.endswith(" (deleted)") else there
-        maps = places.proc / str(teller) / "maps"
+        maps = places.proc / str(thread) / "maps"
         # Whatever is mapped is touched, so that the kernel counts it.
         state = (maps, names, facts.began, *facts.touched)
         libraries = share.last.get(state)
@@ -243,7 +243,7 @@ def _look(pid: int, uid: int, names: tuple[str, ...], places: HostRoots, ours: i
         pid=pid,
         uid=uid,
         started=process_times.moment(facts.began),
-        name=_name(pid, teller),
+        name=_name(pid, thread),
         directory=directory,
         variables=variables or {},
         libraries=libraries or (),
@@ -279,12 +279,12 @@ def _words(pid: int) -> list[str]:
         return os.fsdecode(stream.read(_LONGEST_VALUE).removesuffix(b"\0")).split("\0")
 
 
-def _name(pid: int, teller: int) -> str:
+def _name(pid: int, thread: int) -> str:
     """Return the name of a process, whole where its command line tells it; the kernel cuts it.  Raises OSError."""
     name = process_times.read(f"/proc/{pid}/comm").removesuffix(b"\n")
     if len(name) >= _LONGEST_NAME:
         with contextlib.suppress(PermissionError):
-            whole = os.fsencode(_words(teller)[0]).rpartition(b"/")[2]
+            whole = os.fsencode(_words(thread)[0]).rpartition(b"/")[2]
             name = whole if whole.startswith(name) else name
     # It goes into the catalog, and the kernel cuts it amid a character.
     return name.decode("utf-8", "backslashreplace")
@@ -376,7 +376,7 @@ def _may_be_writing(pid: int, writes: Callable[[str], bool], places: HostRoots, 
                 return True
         if _frozen(here, places):
             return True
-        for number, target in enumerate(_links(f"{places.proc}/{tellers.teller(pid, places.proc)}/fd")):
+        for number, target in enumerate(_links(f"{places.proc}/{live_threads.live_thread(pid, places.proc)}/fd")):
             if number >= _OPEN or next(left) <= 0 or target is None or writes(target):
                 return True
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from xpucached.host.roots import HERE
-from xpucached.processes import tellers
+from xpucached.processes import live_threads
 
 if TYPE_CHECKING:
     from xpucached.host.roots import HostRoots
@@ -48,7 +48,7 @@ class ProcessFacts:
     """What the kernel says in one line of a process."""
 
     ended: bool  #: and only its exit status is left
-    headless: bool  #: its first thread has ended, and others work on
+    leader_ended: bool  #: its first thread has ended, and others work on
     parent: int
     of_kernel: bool  #: a thread of the kernel's own, which runs no program
     began: float  #: seconds since boot
@@ -60,7 +60,7 @@ def facts(line: bytes) -> ProcessFacts:
     # Its name may hold anything, parentheses too; numbers follow behind the last one.
     fields = line.rpartition(b")")[2].split()
     of_kernel, began = bool(int(fields[6]) & _OF_KERNEL), int(fields[19]) / _TICKS
-    ended = tellers.has_ended(fields)
+    ended = live_threads.has_ended(fields)
     touched = (fields[7], fields[9], fields[20])
     return ProcessFacts(ended, fields[0] == b"Z" and not ended, int(fields[1]), of_kernel, began, touched)
 

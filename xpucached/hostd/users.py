@@ -166,7 +166,7 @@ def read_users(
     if problems:
         named = {**before, **named}
     numbers: dict[str, int] = {}
-    strangers: dict[str, Problem] = {}
+    unknown: dict[str, Problem] = {}
     for where, name in (
         *(("a model file", one) for one in named.values()),
         *(("workers.include", one) for one in config.workers.include),
@@ -175,17 +175,17 @@ def read_users(
             numbers[name], _ = accounts.named(name)
         except (KeyError, ValueError):
             message = f"{where} names the user {name}, whom nobody knows"
-            strangers.setdefault(name, Problem("no-such-user", message, _CORRECT))
-    for name, said in config.strangers.items():
+            unknown.setdefault(name, Problem("no-such-user", message, _CORRECT))
+    for name, said in config.unknown_users.items():
         try:
             accounts.named(name)
         except KeyError:
-            strangers.setdefault(name, Problem("no-such-user", said, _CORRECT))
+            unknown.setdefault(name, Problem("no-such-user", said, _CORRECT))
     owners = {model: numbers[name] for model, name in named.items() if name in numbers}
     people = managed_users(config.workers, numbers, etc, host_daemon=os.getuid(), accounts=accounts)
     missing = names_missing(sorted(accounts.missing[uid] for uid in people if uid in accounts.missing))
     outdated = loading.outdated(config, "systemctl reload xpucached")
-    told = (*problems, *strangers.values(), *missing, *outdated)
+    told = (*problems, *unknown.values(), *missing, *outdated)
     return ManagedUsers(people, named, owners, told, accounts.elsewhere(people))
 
 

@@ -97,7 +97,7 @@ class Scanner(Protocol):
         be writing here started (None: there is none); a lock that is older was left behind.  With ``quick`` only
         directories are looked at whose entries are known: what was written into a file in its place stays unseen.
         Without ``inside`` programs are not read: neither are kernels and options named, nor is damage in them seen,
-        which whoever packs them sees.  It asks before each entry whether anybody wants it still (`outlasting.check`).
+        which whoever packs them sees.  It asks before each entry whether anybody wants it still (`cancellation.check`).
         """
 
     def key(self, path: str) -> EntryKey | None:
@@ -131,7 +131,8 @@ class Remover(Protocol):
         """Take entries out by the runtime's own rules: True if gone, False if busy or no longer the same.
 
         Those with a note go into the trash of their store, under that label, if there is room and the kind has a
-        trash; the others for good.  When nobody wants it any more no other one is begun with (`outlasting.going_on`).
+        trash; the others for good.  When nobody wants it any more no other one is begun with
+        (`cancellation.until_cancelled`).
         """
 
     def sweep(self, entry: EntryId) -> bool:

@@ -22,7 +22,7 @@ from xpucached.domain.stores import UNSETTLED, Entry, EntryId, Store
 from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import folders, fs
 from xpucached.kinds.trash import FOLDER, TrashFolder
-from xpucached.processes.outlasting import going_on
+from xpucached.processes.cancellation import until_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class PathRemover:
         """Take entries out; see `Remover.remove`."""
         results = {entry.id: False for entry in entries}
         busy: set[Store] = set()
-        for entry in going_on(entries):
+        for entry in until_cancelled(entries):
             try:
                 # Somebody may hold it for ever: it is waited for once.
                 results[entry.id] = entry.id.store not in busy and self._remove(

@@ -28,7 +28,7 @@ from xpucached.domain.stores import Entry, Store
 from xpucached.domain.trash import Restored, Trashed, TrashLabel
 from xpucached.kinds import folders, fs, listing, statx
 from xpucached.kinds.trash_labels import BLANK, Label, label_of, loads
-from xpucached.processes.outlasting import going_on
+from xpucached.processes.cancellation import until_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +274,7 @@ class TrashFolder:
         try:
             with self.home(of.root) as (home, name, device):
                 with fs.directory_in(home, name, device) as place:
-                    for ref in going_on(refs):
+                    for ref in until_cancelled(refs):
                         try:
                             if self.drop(place, ref, device):
                                 gone.add(ref)
@@ -312,7 +312,7 @@ class TrashFolder:
         results = {ref: Restored(ref, None, "it is not there any more") for ref in refs}
         try:
             with self.home(of.root) as (home, name, device), fs.root_to_change(os.fspath(of.root)) as (root, _):
-                for ref in going_on(filter(REF.match, refs)):
+                for ref in until_cancelled(filter(REF.match, refs)):
                     try:
                         results[ref] = self._restore(home, name, device, root, ref)
                     except FileNotFoundError:

@@ -125,10 +125,10 @@ class Maps:
             if not self._left:
                 break
             with contextlib.suppress(OSError, IndexError):
-                teller, pages = _pages(pid)
+                thread, pages = _pages(pid)
                 sizes[pid] = pages[0]
                 if self._sizes.get(pid) != sizes[pid]:
-                    self._read(teller)
+                    self._read(thread)
         self._sizes = sizes
         ended = time.monotonic()
         self._next = ended + (ended - began) * _MAPS_SHARE

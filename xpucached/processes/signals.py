@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from xpucached.processes import tellers
+from xpucached.processes import live_threads
 from xpucached.processes.environ import Environments, variables
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _carries(process: psutil.Process, mark: str, environments: Environments) -> 
     try:
         if process.pid == os.getpid() or process.uids().real != os.getuid():
             return False
-        told = environments.read(tellers.teller(process.pid)) or b""
+        told = environments.read(live_threads.live_thread(process.pid)) or b""
         return any(value.startswith(mark) for _, value in variables(told, MARK))
     except (psutil.Error, OSError):
         return False

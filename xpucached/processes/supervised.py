@@ -22,10 +22,10 @@ from xpucached.domain.models import Outcome, Workload
 from xpucached.domain.plans import CompilerSpec
 from xpucached.domain.workloads import Loader, Variant
 from xpucached.processes import child, conversation, scratch, serving, signals
+from xpucached.processes.cancellation import ended
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import CompilerProcess
 from xpucached.processes.conversation import ChildPipes
-from xpucached.processes.outlasting import ended
 from xpucached.processes.output import ChildOutput, Trace
 from xpucached.processes.pause import PauseControl, RunLimits
 from xpucached.processes.reports import read_seen, read_told

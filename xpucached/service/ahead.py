@@ -29,7 +29,7 @@ from xpucached.domain.plans import NoRecipe
 from xpucached.errors import NotPrepared
 from xpucached.host import power, staged
 from xpucached.processes import scratch
-from xpucached.processes.outlasting import ended, to_its_end
+from xpucached.processes.cancellation import ended, to_its_end
 from xpucached.processes.unpacking import NoRoomLeft, UnpackFailed, UnpackLimits, unpack
 from xpucached.service.replay import ReplayRequest
 

@@ -18,7 +18,7 @@ from xpucached.domain.trash import Comparison, TrashLabel, Unproven
 from xpucached.errors import CatalogError
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.repair import plan_comparing
-from xpucached.processes.outlasting import to_its_end
+from xpucached.processes.cancellation import to_its_end
 from xpucached.service.owners import answering
 from xpucached.service.rebuild import RebuildJob, drivers_in_use, publish
 

@@ -30,7 +30,7 @@ from xpucached.planning.model_caches import plan_caches
 from xpucached.planning.prewarm import rests_on_successors
 from xpucached.planning.ranking import limited
 from xpucached.planning.trash import SCARCE
-from xpucached.processes.outlasting import going_on, to_its_end
+from xpucached.processes.cancellation import to_its_end, until_cancelled
 from xpucached.service.evict_decision import decided
 from xpucached.service.owners import answering
 from xpucached.service.revoking import revoked
@@ -276,7 +276,7 @@ class Evictor:
             results = self._remove(batch, notes)
             removed.extend(one for one in batch if results[one.entry.id])
             # Who is cancelled has not tried the rest.
-            busy.extend(going_on(one for one in batch if not results[one.entry.id]))
+            busy.extend(until_cancelled(one for one in batch if not results[one.entry.id]))
 
         try:
             for batch in _batches(victims):

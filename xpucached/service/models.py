@@ -23,7 +23,7 @@ from xpucached.domain.host import Problem
 from xpucached.domain.models import REGISTERED, Added, Model, RemovedModel, Workload
 from xpucached.domain.secrecy import of_problem
 from xpucached.errors import Conflict, Unavailable
-from xpucached.processes.outlasting import to_its_end
+from xpucached.processes.cancellation import to_its_end
 from xpucached.service import program_variables
 from xpucached.service.owners import foreign
 from xpucached.settings import loading, model_files

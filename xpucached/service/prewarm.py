@@ -23,7 +23,7 @@ from xpucached.incidents import unexpected
 from xpucached.planning import verdict
 from xpucached.planning.baselines import summed, usual_seconds
 from xpucached.planning.prewarm import nothing_to_warm, plan_prewarm
-from xpucached.processes.outlasting import to_its_end
+from xpucached.processes.cancellation import to_its_end
 from xpucached.service import recordings
 from xpucached.service.automatic import SURVEY
 from xpucached.service.course import RunCourse

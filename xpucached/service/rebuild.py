@@ -25,8 +25,8 @@ from xpucached.host import capacity
 from xpucached.kinds import driver_cache, table
 from xpucached.kinds.table import KINDS
 from xpucached.processes import scratch
+from xpucached.processes.cancellation import ended
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
-from xpucached.processes.outlasting import ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

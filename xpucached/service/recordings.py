@@ -22,7 +22,7 @@ from xpucached.errors import CatalogError, NotFound
 from xpucached.host.drivers import mapped_drivers
 from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning.attribution import attribute
-from xpucached.processes.outlasting import ended
+from xpucached.processes.cancellation import ended
 from xpucached.processes.output import Trace
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from xpucached.host import other_driver, simulated_gpu
 from xpucached.kinds import driver_cache, table
 from xpucached.planning.replay import Pace, ReplayScope, Tail, coming, plan_replay, replayable
 from xpucached.processes import scratch
-from xpucached.processes.outlasting import to_its_end
+from xpucached.processes.cancellation import to_its_end
 from xpucached.service import automatic
 from xpucached.service.confirm import confirm
 from xpucached.service.paths import real_path_if_any, real_paths

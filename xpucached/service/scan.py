@@ -22,7 +22,7 @@ from xpucached.domain.reports import ScanReport
 from xpucached.domain.stores import Delta, EntryId, KnownEntry, Scan, StoreState
 from xpucached.errors import CatalogError, Conflict, NotFound
 from xpucached.kinds.table import KINDS
-from xpucached.processes.outlasting import going_on, to_its_end
+from xpucached.processes.cancellation import to_its_end, until_cancelled
 from xpucached.service.owners import answers
 from xpucached.service.store_finder import writer_since, writers_since
 
@@ -189,7 +189,7 @@ class StoreScanner:
                     self._touched.setdefault(found.store.root, set()).update(touched)
         if ours:
             # A predecessor was killed while it removed these: finish, and look again.
-            for key in going_on(ours):
+            for key in until_cancelled(ours):
                 KINDS[found.store.kind].remover.sweep(EntryId(found.store, key))
             log.info("finished removals of a predecessor: %d", len(ours))
             second = self._look(found, now, known(), writer_since, seen, quick=quick)[0]

@@ -24,7 +24,7 @@ from xpucached.domain.bundles import ImportBundle, ImportReport
 from xpucached.domain.imports import EntriesCame, together
 from xpucached.errors import BadBundle, Unsigned, WrongHost, XpucachedError
 from xpucached.processes import child, polling
-from xpucached.processes.outlasting import ended
+from xpucached.processes.cancellation import ended
 from xpucached.service.owners import answers
 
 if TYPE_CHECKING:

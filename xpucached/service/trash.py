@@ -24,7 +24,7 @@ from xpucached.host import process_table
 from xpucached.kinds import model_caches
 from xpucached.kinds.table import KINDS, trash_of
 from xpucached.planning.trash import plan_trash
-from xpucached.processes.outlasting import to_its_end
+from xpucached.processes.cancellation import to_its_end
 from xpucached.service.owners import answers
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from xpucached.domain.trash import Finding, Repair
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
-from xpucached.processes.outlasting import to_its_end
+from xpucached.processes.cancellation import to_its_end
 from xpucached.service.compare import quarantine
 from xpucached.service.owners import answering, readable, there
 from xpucached.service.paths import real_paths

@@ -39,7 +39,7 @@ class Settings(Struct, frozen=True):
     """Of what stood in the file when it was read; empty if there was none."""
     shown: Mapping[str, str] = field(default_factory=dict)
     """Every key as ``section.key``, with its value and in brackets where that comes from."""
-    strangers: Mapping[str, str] = field(default_factory=dict)
+    unknown_users: Mapping[str, str] = field(default_factory=dict)
     """Of the host's, whose limits mean nothing: users whom nobody knew, and what is said of each."""
 
     @property

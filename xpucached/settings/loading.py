@@ -21,7 +21,7 @@ from xpucached.settings import Settings
 from xpucached.settings.keys import PREFIX, SECTIONS, keys
 from xpucached.settings.sections import Paths
 from xpucached.settings.toml import TOLD, ConfigMistake, Toml, others_write, read, refuse
-from xpucached.settings.values import RENAMED, NobodyKnows, Wrong, declared, filled, table, uid, unknown
+from xpucached.settings.values import RENAMED, UnknownUser, Wrong, declared, filled, table, uid, unknown
 
 _NAME: Final = "xpucached"
 _HOST_MODELS: Final = Path("/etc", _NAME, "models.d")
@@ -80,7 +80,7 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
     for (section, name), (_, value) in given.items():
         over.setdefault(section, {})[name] = value
     given_all = _laid_over(toml.values, over)
-    strangers = {} if user else _without_strangers(given_all)
+    unknown_users = {} if user else _without_unknown_users(given_all)
     try:
         sections = _sections(given_all)
     except Wrong as error:
@@ -101,9 +101,10 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
     settings = filled(Settings, values, file=toml.path, paths=paths, host_models=host_models)
     _check_state(paths.state, user=user)
     told = {
-        name: str(_mistake(("policy", "users", name), what, toml, given)) for name, what in [*strangers.items()][:TOLD]
+        name: str(_mistake(("policy", "users", name), what, toml, given))
+        for name, what in [*unknown_users.items()][:TOLD]
     }
-    return replace(settings, digest=_digest(toml.text), shown=_shown(settings, toml, given), strangers=told)
+    return replace(settings, digest=_digest(toml.text), shown=_shown(settings, toml, given), unknown_users=told)
 
 
 def outdated(settings: Settings, reload: str) -> tuple[Problem, ...]:
@@ -216,7 +217,7 @@ def _laid_over(file: Mapping[str, object], variables: Mapping[str, object]) -> d
     return both
 
 
-def _without_strangers(given: dict[str, object]) -> Mapping[str, str]:
+def _without_unknown_users(given: dict[str, object]) -> Mapping[str, str]:
     """Take out limits of users whom nobody knows, as while a directory service is away; give what is said of each."""
     policy = given.get("policy")
     users = policy.get("users") if isinstance(policy, dict) else None
@@ -224,7 +225,7 @@ def _without_strangers(given: dict[str, object]) -> Mapping[str, str]:
     for name in users if isinstance(users, dict) else ():
         try:
             uid(name)
-        except NobodyKnows as error:
+        except UnknownUser as error:
             found[name] = str(error)
         except ValueError:
             pass  # it can be no name at all, and is refused

@@ -359,7 +359,7 @@ def _resolved(path: Path) -> Path:
         return Path(os.path.normpath(path))
 
 
-class NobodyKnows(Unexpected):
+class UnknownUser(Unexpected):
     """A user's name is none of this host's, now."""
 
 
@@ -368,4 +368,4 @@ def uid(name: str) -> int:
     try:
         return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
     except KeyError as error:
-        raise NobodyKnows(f"there is no user {name!r} on this host") from error
+        raise UnknownUser(f"there is no user {name!r} on this host") from error

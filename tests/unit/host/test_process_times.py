@@ -18,7 +18,7 @@ def line(name: str, state: str = "S", flags: int = 0x400000) -> bytes:
 @pytest.mark.parametrize("name", ["python3", "a b", ") Z 1 (", "(x) R 9"])
 def test_a_process_is_what_it_is_whatever_it_is_called(name: str) -> None:
     assert process_times.facts(line(name)) == process_times.ProcessFacts(
-        ended=False, headless=False, parent=3, of_kernel=False, began=90.0, touched=(b"1", b"3", b"1")
+        ended=False, leader_ended=False, parent=3, of_kernel=False, began=90.0, touched=(b"1", b"3", b"1")
     )
 
 

@@ -12,7 +12,7 @@ from xpucached.domain.jobs import JobState
 from xpucached.domain.names import TrashRef
 from xpucached.domain.reports import TrashReport
 from xpucached.errors import Busy, NotFound
-from xpucached.processes.outlasting import to_its_end
+from xpucached.processes.cancellation import to_its_end
 from xpucached.service import jobs
 
 

@@ -329,11 +329,11 @@ def test_in_the_host_s_configuration_they_are_told_and_all_else_holds(file: Path
     text = "[policy]\ngrace = 1\n[policy.users.nobody-of-that-name]\ngrace = 2\n[policy.users.root]\ngrace = 3\n"
     found = load(file, text, user=False)
     said = f"{file}:3: policy.users.nobody-of-that-name: there is no user 'nobody-of-that-name' on this host"
-    assert found.strangers == {"nobody-of-that-name": said}
+    assert found.unknown_users == {"nobody-of-that-name": said}
     assert (found.policy.grace, [(one.user, one.grace) for one in found.policy.users]) == (1, [(0, 3)])
     variable = "XPUCACHED_POLICY_USERS"
     found = load(file, text, user=False, **{variable: '{"nobody-else": {}}'})
-    assert found.strangers["nobody-else"] == f"{variable}: there is no user 'nobody-else' on this host"
+    assert found.unknown_users["nobody-else"] == f"{variable}: there is no user 'nobody-else' on this host"
     # What can be no name is refused there, too, and so is what is no table.
     with pytest.raises(SettingsError, match="null"):
         load(file, '[policy.users."a\\u0000b"]\ngrace = 2\n', user=False)

@@ -20,7 +20,7 @@ from xpucached.kinds.neo import targets as neo_targets
 from xpucached.kinds.neo.reader import accessed, read_entry
 from xpucached.kinds.neo.remover import stamp
 from xpucached.kinds.walking import StoreWalk
-from xpucached.processes import outlasting
+from xpucached.processes import cancellation
 
 _TICK: Final = 2_000_000_000
 """Nanoseconds.  Who looks at a directory so soon after a change may miss the next one in the same tick of its clock."""
@@ -99,7 +99,7 @@ class _NeoWalk(StoreWalk):
             yield from self._refused(error, f"{first}/")
 
     def _leaf(self, parent: int, path: str, name: str) -> Iterator[Scan]:
-        outlasting.check()
+        cancellation.check()
         yield from self.pass_before(path)
         rows = self.rows.take(path)
         try:
@@ -130,7 +130,7 @@ class _NeoWalk(StoreWalk):
 
     def _entry(self, directory: int, name: str, key: EntryKey, place: int | None, row: KnownEntry | None) -> None:
         """Look at an entry, and read it if it is not the one that was known."""
-        outlasting.check()
+        cancellation.check()
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):

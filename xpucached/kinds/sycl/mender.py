@@ -17,7 +17,7 @@ from xpucached.domain.trash import Repair
 from xpucached.kinds import folders, fs, removal
 from xpucached.kinds.sycl import exchange, locks, remover
 from xpucached.kinds.sycl.slots import SlotNumbers, holds_program, slot_in
-from xpucached.processes.outlasting import going_on
+from xpucached.processes.cancellation import until_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +29,16 @@ def mend(repairs: Sequence[Repair], failed: Callable[[Path, OSError], None] | No
     """Mend entries in their places; see `Doctor.mend`."""
     results = {one.entry.id: False for one in repairs}
     actions = {one.entry.id: one.action for one in repairs}
-    for one in going_on(repairs):
+    for one in until_cancelled(repairs):
         if one.action is RepairAction.SWAP_BACK and one.other is not None and not results[one.entry.id]:
             # Both of a pair are asked for.
             results[one.entry.id] = results[one.other.id] = _swap_back(one.entry, one.other, failed)
     in_place = [one.entry for one in repairs if one.action is not RepairAction.SWAP_BACK]
-    for entries in going_on(removal.by_directory(in_place)):
+    for entries in until_cancelled(removal.by_directory(in_place)):
         try:
             with removal.opened(entries[0].id) as (descriptors, _, _path):
                 leaf = descriptors[-1]
-                for entry in going_on(entries):
+                for entry in until_cancelled(entries):
                     try:
                         if actions[entry.id] is RepairAction.UNLOCK:
                             results[entry.id] = _unlock(leaf, entry)

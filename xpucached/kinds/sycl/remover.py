@@ -25,7 +25,7 @@ from xpucached.domain.trash import TrashLabel
 from xpucached.kinds import folders, fs, listing, removal
 from xpucached.kinds.sycl import defects, entry_format, locks, recipes, trash_files
 from xpucached.kinds.sycl.slots import SlotNumbers, slot_in, slot_stamp
-from xpucached.processes.outlasting import going_on
+from xpucached.processes.cancellation import until_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def remove(
 ) -> Mapping[EntryId, bool]:
     """Take entries out, leaf by leaf; see `Remover.remove`."""
     results = {entry.id: False for entry in entries}
-    for leaf in going_on(removal.by_directory(entries)):
+    for leaf in until_cancelled(removal.by_directory(entries)):
         results.update(_remove_leaf(leaf, notes or {}, failed))
     return results
 
@@ -65,8 +65,8 @@ def _remove_leaf(
             leaf = descriptors[-1]
             neighbours = SlotNumbers.of(leaf)
             # Before the first one goes: where slots share files by hard links, removing one touches all of them.
-            judged = {entry.id: content(leaf, entry) for entry in going_on(entries)}
-            for entry in going_on(_in_turn(entries, neighbours)):
+            judged = {entry.id: content(leaf, entry) for entry in until_cancelled(entries)}
+            for entry in until_cancelled(_in_turn(entries, neighbours)):
                 try:
                     note = notes.get(entry.id)
                     if note is not None and _take_leaf(descriptors, entry, judged[entry.id], note):

@@ -24,7 +24,7 @@ from xpucached.kinds.sycl.reader import read_slots, unsettled
 from xpucached.kinds.sycl.scan_state import ScanState
 from xpucached.kinds.sycl.slots import Slots, names_in
 from xpucached.kinds.sycl.unread import Changed
-from xpucached.processes import outlasting
+from xpucached.processes import cancellation
 
 targets = valid.targets
 architecture = valid.architecture
@@ -205,7 +205,7 @@ def _settled(device: int, image: str, rows: list[KnownEntry]) -> bool:
             key = row.key
             leaf = key[key.index("/") + 1 : key.rindex("/")]
             if leaf != before:
-                outlasting.check()
+                cancellation.check()
                 before = leaf
                 third = os.stat(leaf[: leaf.rindex("/")], dir_fd=device, follow_symlinks=False)
                 if not stat.S_ISDIR(third.st_mode):
@@ -230,7 +230,7 @@ def _walk(
     look: ScanState, parent: int, owner: int, name: str, path: tuple[str, ...], above: tuple[os.stat_result, ...]
 ) -> Iterator[Scan]:
     """Go down the numbered levels; a leaf is at the fourth."""
-    outlasting.check()
+    cancellation.check()
     before = len(look.seen)
     try:
         here, status = _enter(look, parent, name, owner)

@@ -16,7 +16,7 @@ from typing import Final
 from xpucached.domain.names import EntryKey
 from xpucached.kinds import listing
 from xpucached.kinds.sycl import entry_format, locks
-from xpucached.processes import outlasting
+from xpucached.processes import cancellation
 
 ORDER: Final = (".src", ".bin", "_access_time.txt")
 """Files are taken out in this order; put back with the source last, because with it the entry can be found."""
@@ -63,7 +63,7 @@ class Slots:
 
     def _look(self, name: str) -> Slot:
         slot = Slot(name)
-        outlasting.check()
+        cancellation.check()
         for suffix in self._suffixes[name]:
             try:
                 slot.files[suffix] = os.stat(name + suffix, dir_fd=self._leaf, follow_symlinks=False)
@@ -77,7 +77,7 @@ class Slots:
     def __iter__(self) -> Iterator[Slot]:
         """Yield each slot that has a file, as it was, or as it is now."""
         for name in self._suffixes:
-            outlasting.check()
+            cancellation.check()
             slot = self._kept.get(name) or self._look(name)
             if slot.files:
                 yield slot

@@ -21,7 +21,7 @@ def has_ended(fields: list[bytes]) -> bool:
     return fields[_STATE] in _ENDED and int(fields[_THREADS]) <= 1
 
 
-def teller(pid: int, proc: str | Path = "/proc") -> int:
+def live_thread(pid: int, proc: str | Path = "/proc") -> int:
     """Return the number below ``/proc`` under which a process tells what it has.  Raises OSError."""
     fields = _fields(f"{proc}/{pid}")
     if fields[_STATE] in _ENDED and not has_ended(fields):

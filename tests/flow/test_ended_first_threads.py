@@ -42,7 +42,7 @@ ctypes.CDLL(None).syscall(60, 0)
 def running(place: Path, work: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run it there until the end of its stdin."""
     words = [sys.executable, "-c", _PROGRAM, f"{work}; print('there', flush=True); sys.stdin.read(); os._exit(0)"]
-    variables = {**os.environ, "SYCL_CACHE_DIR": str(place), signals.MARK: f"{INSTANCE}:headless"}
+    variables = {**os.environ, "SYCL_CACHE_DIR": str(place), signals.MARK: f"{INSTANCE}:leader_ended"}
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=place, env=variables) as program:
         try:
             assert program.stdout is not None
@@ -70,7 +70,7 @@ def test_it_is_seen_with_all_that_it_has(tmp_path: Path) -> None:
 
 def test_it_is_ended_as_others_are(tmp_path: Path) -> None:
     with running(tmp_path, "pass") as program:
-        assert signals.end_marked(f"{INSTANCE}:headless") == 1
+        assert signals.end_marked(f"{INSTANCE}:leader_ended") == 1
         assert program.wait(60) == -signal.SIGKILL
 
 

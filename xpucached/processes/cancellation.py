@@ -17,17 +17,17 @@ _STOP: Final[ContextVar[threading.Event | None]] = ContextVar("stop", default=No
 """Set for what is done in this thread when nobody wants it any more."""
 
 
-class Stopped(Exception):
+class WorkCancelled(Exception):
     """Nobody wants what is looked for any more."""
 
 
 def check() -> None:
-    """Raise `Stopped` if nobody wants any more what is done in this thread; for who only looks."""
+    """Raise `WorkCancelled` if nobody wants any more what is done in this thread; for who only looks."""
     if (stop := _STOP.get()) is not None and stop.is_set():
-        raise Stopped
+        raise WorkCancelled
 
 
-def going_on(some: Iterable[_T]) -> Iterator[_T]:
+def until_cancelled(some: Iterable[_T]) -> Iterator[_T]:
     """Give these, one by one, as long as somebody wants what is done in this thread."""
     stop = _STOP.get()
     for one in some:
@@ -39,7 +39,8 @@ def going_on(some: Iterable[_T]) -> Iterator[_T]:
 async def to_its_end(work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Do something in a thread; who is cancelled meanwhile, however often, waits until it is done all the same.
 
-    No thread can be cancelled: what is locked for it must stay so.  Work that asks (`check`, `going_on`) ends early.
+    No thread can be cancelled: what is locked for it must stay so.  Work that asks (`check`,
+    `until_cancelled`) ends early.
     """
     stop = threading.Event()
     before = _STOP.set(stop)
