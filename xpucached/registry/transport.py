@@ -44,13 +44,16 @@ def address(text: str, told_by: SplitResult, *, relative: bool = True) -> SplitR
 
     Raises `RegistryError`, also where somebody who is not on this host sends to a server that only this host reaches.
     """
+    none = RegistryError(f"{text[:200]} is no address of a registry")
     try:
         url = urlsplit(urljoin(told_by.geturl(), text) if relative else text)
         url.geturl().encode("ascii")
         (url.hostname or "").encode("idna")
         _ = url.port
     except ValueError:
-        raise RegistryError(f"{text[:200]} is no address of a registry") from None
+        raise none from None
+    if not url.netloc.isprintable():  # resolvers would read a name as far as a zero byte
+        raise none
     if _leads_here(url.hostname or "") and not _leads_here(told_by.hostname or ""):
         raise RegistryError(f"{told_by.hostname} sends to a server of this host itself: {url.netloc[:200]}")
     return url

@@ -427,7 +427,10 @@ def test_a_way_that_is_not_safe_is_not_gone(registry: SmallRegistry, bundle: Pat
 
 @pytest.mark.parametrize(
     "where",
-    ["http://[x/blob", "http://127.0.0.1:99999/", "http://127.0.0.1/\xe4", f"http://{'a' * 64}.example/", "/\xe4"],
+    [
+        *("http://[x/blob", "http://127.0.0.1:99999/", "http://127.0.0.1/\xe4", f"http://{'a' * 64}.example/", "/\xe4"),
+        *("http://a\0.example/", "https://localhost\0.example/"),
+    ],
 )
 def test_an_address_that_is_none_is_said(registry: SmallRegistry, bundle: Path, tmp_path: Path, where: str) -> None:
     push(registry, bundle)
