@@ -16,6 +16,7 @@ from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
+    CHANGES,
     ENTRIES,
     INHERITED,
     MODELS,
@@ -108,10 +109,13 @@ def finish_run(
     not hold count, but are not kept: scan before this.
     """
     both = attribution.created | attribution.used
+    # By a clock that was ahead: the run met what had come, and is not to be made again until that time.
+    ahead = sa.select(sa.func.max(CHANGES.c.at)).where(CHANGES.c.at > now).scalar_subquery()
     updated = connection.execute(
         sa.update(RUNS)
         .where(RUNS.c.id == number, RUNS.c.finished.is_(None))
         .values(
+            started=sa.func.coalesce(ahead, RUNS.c.started),
             finished=now,
             outcome=outcome.value,
             passes=[asdict(one) for one in passes],

@@ -1684,6 +1684,27 @@ def test_a_device_that_came_after_a_run_came_after_it_though_the_clock_was_set_b
     assert (found.good and found.good.id, found.appeared) == (again, ())
 
 
+def test_a_device_that_came_before_a_run_came_before_it_though_the_clock_was_set_back(catalog: Catalog) -> None:
+    def came(at: datetime) -> tuple[Target, ...]:
+        """Warm the model, and tell what came since."""
+        begun = catalog.write(begin_run, model(), WarmReason.NEVER, "here", at)
+        ended = (Outcome.WARMED, (), Attribution(frozenset(), frozenset()), (OLD,), "", "")
+        catalog.write(finish_run, begun.id, *ended, at + HOUR)
+        (found,) = catalog.read(model_coverage)
+        assert found.good is not None
+        assert found.good.id == begun.id
+        return found.appeared
+
+    catalog.write(record_survey, host(OLD))
+    catalog.write(add_model, model())
+    catalog.write(record_survey, host(OLD, CPU, at=NOW + 9000 * HOUR))
+    assert came(NOW + HOUR) == ()
+    catalog.write(record_survey, host(OLD, CPU, THIRD, at=NOW + 3 * HOUR))
+    (found,) = catalog.read(model_coverage)
+    assert THIRD in found.appeared
+    assert came(NOW + 4 * HOUR) == ()
+
+
 def test_that_a_model_leads_to_another_driver_is_no_change_of_one(catalog: Catalog) -> None:
     def led(*environments: Target) -> DriverInUse:
         return DriverInUse({"OCL_ICD_FILENAMES": "/opt"}, (ModelName("trial"),), "s", environments=environments)
