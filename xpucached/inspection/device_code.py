@@ -55,16 +55,16 @@ class DeviceCode(Struct, frozen=True):
 def read(content: Content, offset: int, size: int, *, target: str = "", named: bool = False) -> DeviceCode:
     """Read a device image; with ``named`` somebody else tells its kernels."""
     head = content.read(offset, min(size, 64))
+    if head.startswith(formats.SPIRV) and named:
+        return DeviceCode(_by_target(target, CodeForm.SPIRV), size)
+    if size > _LARGEST:
+        return DeviceCode(CodeForm.UNKNOWN, size, wrong="it is larger than any image")
     if head.startswith(unpacking.MAGIC):
         try:
             data = unpacking.unpacked(content.read(offset, size))
         except Unreadable as error:
             return DeviceCode(CodeForm.COMPRESSED, size, wrong=str(error), taken=error.taken)
         return judge(data, target=target, named=named)
-    if head.startswith(formats.SPIRV) and named:
-        return DeviceCode(_by_target(target, CodeForm.SPIRV), size)
-    if size > _LARGEST:
-        return DeviceCode(CodeForm.UNKNOWN, size, wrong="it is larger than any image")
     return judge(content.read(offset, size), target=target, named=named)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.inspection.test_report import bundle
 from xpucached.bundle import packing
-from xpucached.inspection import devices, report, unpacking
+from xpucached.inspection import device_code, devices, report, unpacking
 from xpucached.inspection.content import Unreadable
 
 if TYPE_CHECKING:
@@ -80,3 +80,18 @@ def test_images_that_say_they_are_huge_take_no_more_than_the_file(tmp_path: Path
 
     assert not found.files
     assert "unpacked without end" in str(found.notes)
+
+
+class _Hole:
+    """A file that is nearly all hole: as large as somebody likes, and no bytes on the disk."""
+
+    size = 1 << 40
+
+    def read(self, _offset: int, length: int) -> bytes:
+        assert length <= 1 << 20
+        return unpacking.MAGIC.ljust(length, b"\0")
+
+
+def test_a_compressed_image_that_is_larger_than_any_is_not_read() -> None:
+    content = _Hole()
+    assert device_code.read(content, 0, content.size).wrong == "it is larger than any image"
