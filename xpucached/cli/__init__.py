@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; gives the exit status."""
     argv = sys.argv[1:] if argv is None else argv
-    if sys.stdout is None:
-        import os  # noqa: PLC0415 - hardly anybody has to wait for it
-
-        # It was closed: whatever is printed is not written, and no file that is opened takes its number.
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if None in {sys.stdin, sys.stdout, sys.stderr}:
+        _open_what_was_closed()
     if [*argv] == ["--version"]:
         try:
             print(f"xpucachectl {__version__}", flush=True)
@@ -40,3 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from xpucached.cli import program  # noqa: PLC0415 - see above
 
     return program.main(argv)
+
+
+def _open_what_was_closed() -> None:
+    """Have all three streams, so that no file that is opened later takes the number of one."""
+    import os  # noqa: PLC0415 - hardly anybody has to wait for it
+
+    # What is written to stdout does not arrive, and has to be told; of stderr nobody would hear that.
+    for name, how in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(os.open(os.devnull, how), mode, encoding="utf-8"))

@@ -65,3 +65,31 @@ def test_so_it_is_where_nothing_but_the_manual_was_asked_for(program: str, words
 def test_an_output_that_is_closed_is_none_that_took_the_answer(words: list[str]) -> None:
     said = "xpucachectl: the answer cannot be written: Bad file descriptor"
     assert ended("xpucached.cli", *words, before='exec "$@" >&-') == (DiskError.exit, said)
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("closed", ["<&-", "2>&-"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--user", "driver-changed", "--no-wait"],
+        ["--user", "trash", "empty"],
+        ["trace", "--", "true"],
+        ["bundle", "inspect", "none"],
+        ["fleet", "diff", "-"],
+    ],
+)
+def test_with_stdin_or_stderr_closed_a_command_ends_as_without(words: list[str], closed: str, tmp_path: Path) -> None:
+    variables = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    tmp_path.chmod(0o700)
+    usual, without = (
+        subprocess.run(
+            ["/bin/sh", "-c", f'exec "$@" {how}', "sh", sys.executable, "-m", "xpucached.cli", *words],
+            capture_output=True,
+            cwd=tmp_path,
+            env=variables,
+            check=False,
+        )
+        for how in ("</dev/null", closed)
+    )
+    assert (without.returncode, without.stdout) == (usual.returncode, usual.stdout), without.stderr
