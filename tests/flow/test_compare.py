@@ -7,6 +7,7 @@ import hashlib
 import os
 import random
 import sys
+import tempfile
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -418,6 +419,32 @@ def test_who_asks_for_the_policy_gets_mended_what_the_daemon_would_mend(bench: B
     assert isinstance(job.report, EvictionReport)
     assert job.report.removed == ()
     assert render_job(job, TextStyle(datetime.now(UTC))).count("rebuilt") == 1
+
+
+def test_where_no_compiler_can_work_what_may_go_goes_all_the_same(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = broken(bench)
+    whole = slots["cut"].src.read_bytes(), (bench.made / "-cut").read_bytes()
+    usual = tempfile.tempdir
+
+    async def work() -> None:
+        service = bench.service(evict=False)
+        # As on a full disk.
+        monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path / "none"))
+        for _ in range(2):
+            job = await service.evictor.start(requests.EvictEntries())
+            job = await service.context.jobs.wait(job.id, 60)
+            assert (job.state, job.error) == (JobState.DONE, None)
+            assert {name for name, slot in slots.items() if slot.src.exists()} == {"first", "second+", "good"}
+        # What can be compiled is, when that is possible again.
+        monkeypatch.setattr(tempfile, "tempdir", usual)
+        job = await service.verifier.start(requests.VerifyStores(fix=True), service.status.get)
+        assert (await service.context.jobs.wait(job.id, 60)).state is JobState.DONE
+        await service.stop()
+
+    asyncio.run(work())
+    assert (slots["cut"].src.read_bytes(), slots["cut"].bin.read_bytes()[16:]) == whole
 
 
 def test_what_was_shown_as_a_plan_goes_as_it_is(bench: Bench) -> None:

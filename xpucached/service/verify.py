@@ -23,7 +23,7 @@ from xpucached.domain.queries import EntryQuery
 from xpucached.domain.reports import VerifyReport
 from xpucached.domain.stores import FoundStore, StoreState
 from xpucached.domain.trash import Finding, Repair
-from xpucached.errors import CatalogError
+from xpucached.errors import CatalogError, HostError
 from xpucached.kinds import table
 from xpucached.planning.repair import Tried, plan_mending
 from xpucached.processes.cancellation import to_its_end
@@ -138,8 +138,9 @@ class Verifier:
             try:
                 if await due():
                     handle.mended(await self.mending(due)(handle))
-            except CatalogError as error:
-                # On a full disk the catalog takes nothing in, and that is when removing matters most.
+            except (CatalogError, HostError) as error:
+                # On a full disk the catalog takes nothing in, and no compiler has a place to work in, and that is when
+                # removing matters most.
                 log.warning("evicting without mending before: %s", error.message)
             return await work(handle)
 
