@@ -800,6 +800,23 @@ def test_what_is_too_much_for_one_look_is_read_by_the_next(place: Path, monkeypa
     assert seen[-1] == 0
 
 
+def test_what_could_not_be_read_for_a_moment_is_read_by_the_next_look(place: Path) -> None:
+    of, needs = of_place(place)
+    site = place / "env/lib/python3.11/site-packages"
+    (site / "one.py").touch()
+    os.utime(place / "weights.bin")
+    comparer = DependencyChecker()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        said = comparer.compare(needs, str(of.directory)).changes
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(said) == 2
+    assert all("(Too many open files)" in one for one in said)
+    assert comparer.compare(needs, str(of.directory)).changes == ()
+
+
 def test_a_library_of_several_names_is_read_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Reader.digest
     asked: list[str] = []

@@ -104,14 +104,7 @@ class _Look:
         if as_it_was:
             return old
         now = replace(old, size=size, modified=found.st_mtime_ns, changed=found.st_ctime_ns, inode=found.st_ino)
-        said = self._known.get((old, now))
-        if said is None:
-            try:
-                said = self._known[old, now] = self._compared(old, now, name)
-            except Enough:
-                # The next look goes on with it.
-                self.said.append(f"{name} was written anew, and has not been read yet: whether it changed is unknown")
-                return old
+        said = self._compared_once(old, now, name)
         if not said:
             return now
         if old.role is Role.PACKAGES:
@@ -120,8 +113,20 @@ class _Look:
             self.said.append(said)
         return old
 
+    def _compared_once(self, old: Dependency, now: Dependency, name: str) -> str:
+        """Return the same as `_compared`; what cannot be read just now is asked for again by the next look."""
+        said = self._known.get((old, now))
+        if said is None:
+            try:
+                said = self._known[old, now] = self._compared(old, now, name)
+            except Enough:
+                return f"{name} was written anew, and has not been read yet: whether it changed is unknown"
+            except (OSError, ValueError) as error:
+                return f"{name} was written anew and cannot be read ({_words(error)}): whether it changed is unknown"
+        return said
+
     def _compared(self, old: Dependency, now: Dependency, name: str) -> str:
-        """Return how the content differs; empty if it does not."""
+        """Return how the content differs; empty if it does not.  Raises OSError, ValueError and `Enough`."""
         untouched = alike(old, now)
         try:
             if old.role in FOLDERS:
@@ -137,8 +142,6 @@ class _Look:
             raise
         except Unread:
             return "" if untouched else f"{name} was written anew, and is too large to be compared"
-        except (OSError, ValueError) as error:
-            return f"{name} was written anew and cannot be read ({_words(error)}): whether it changed is unknown"
         if old.role is Role.PACKAGE:
             return f"{old.version} was installed anew, with other contents"
         return f"{name} was {'modified' if now.inode == old.inode else 'replaced'}"
