@@ -12,11 +12,13 @@ import pytest
 
 from tests.support.builders import framed, spirv, string_hash
 from tests.support.bundles import HOW, OPTIONS, bomb, facts, forge, good, made, packed, tar
+from xpucached.binaries import formats
 from xpucached.bundle import members, packing, words
 from xpucached.bundling.inspecting import check
 from xpucached.domain.bundles import BundleContent, BundleFacts, Compression, RecipeLine
 from xpucached.domain.names import KindName
 from xpucached.errors import BadBundle
+from xpucached.kinds.sycl import entry_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -254,6 +256,37 @@ def test_a_recipe_of_facts_without_end_is_not_held(tmp_path: Path) -> None:
     bundle = members.opened(forge(tmp_path / "bundle", packed(plain), told))
     with bundle.layout, pytest.raises(BadBundle, match="17 facts"):
         check(bundle, lambda *_: None)
+
+
+def test_a_module_that_many_recipes_name_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle of some megabytes can have a quarter of a million of them for 64 MiB."""
+    module = spirv("_ZTS1a", size=1 << 16)
+    digest = hashlib.sha256(module).hexdigest()
+    numbers = [(b"-DX=%d" % number, string_hash(b"-DX=%d" % number)) for number in range(100)]
+    above = f"{string_hash(module)}/{string_hash(b'')}"
+    lines = [
+        RecipeLine(KindName("sycl"), "", f"{above}/{number}", digest, len(module), options)
+        for options, number in sorted(numbers, key=lambda one: str(one[1]))
+    ]
+    text = b"".join(map(members.line, lines))
+    plain = tar({words.LINES: text, f"{words.INPUTS}/{digest}": module})
+    said = (len(lines), len(text) + len(module), f"sha256:{hashlib.sha256(plain).hexdigest()}")
+    bundle = members.opened(forge(tmp_path / "bundle", packed(plain), BundleFacts(BundleContent.RECIPES, *said)))
+    looked: list[int] = []
+
+    def spied(real: Callable[[bytes], int]) -> Callable[[bytes], int]:
+        def look(data: bytes) -> int:
+            looked.append(len(data))
+            return real(data)
+
+        return look
+
+    monkeypatch.setattr(formats, "modules", spied(formats.modules))
+    monkeypatch.setattr(entry_format, "string_hash", spied(entry_format.string_hash))
+    with bundle.layout:
+        check(bundle, lambda *_: None)
+
+    assert looked.count(len(module)) == 2
 
 
 FACTS: Final[Mapping[str, Callable[[], Mapping[str, object]]]] = {

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from xpucached.binaries import formats
@@ -194,7 +195,11 @@ class _Walk:
 
 def lineage(recipe: Recipe) -> str:
     """Return the leaf below the device's directory; see `Portable.lineage`."""
-    return "/".join(map(entry_format.directory_name, (recipe.input, b"", recipe.options)))
+    return _lineage(entry_format.directory_name(recipe.input), recipe.options)
+
+
+def _lineage(module: str, options: bytes) -> str:
+    return "/".join((module, *map(entry_format.directory_name, (b"", options))))
 
 
 def facts(recipe: Recipe) -> Mapping[str, str]:  # noqa: ARG001 - modes are each host's own
@@ -206,9 +211,14 @@ def recipe(store: Store, line: RecipeLine, given: bytes) -> Recipe:
     """Return a recipe that travelled; see `Portable.recipe`."""
     if line.facts:
         raise ValueError("it has facts that no recipe of this kind has")
+    if _lineage(_module(given), line.options) != line.at:
+        raise ValueError("it is not what its name says")
+    return Recipe(EntryId(store, EntryKey(f"0/{line.at}/{_SLOT}")), given, line.options, _NEW)
+
+
+@lru_cache(maxsize=1)
+def _module(given: bytes) -> str:
+    """Return the directory of a module, of which a bundle may have any number of recipes one after the other."""
     if formats.modules(given) != 1:
         raise ValueError("it is not one module of SPIR-V")
-    found = Recipe(EntryId(store, EntryKey(f"0/{line.at}/{_SLOT}")), given, line.options, _NEW)
-    if lineage(found) != line.at:
-        raise ValueError("it is not what its name says")
-    return found
+    return entry_format.directory_name(given)
