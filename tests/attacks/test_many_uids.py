@@ -227,6 +227,24 @@ def test_a_thread_that_cannot_begin_is_no_user_s_end(
         assert client.watch(tmp_path) == ""
 
 
+def test_what_cannot_be_closed_for_want_of_a_thread_wakes_nobody_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rung: list[None] = []
+    threads: holder_threads.HolderThreads[None] = holder_threads.HolderThreads(lambda: rung.append(None))
+    holder, end = QuotaHolder("1000", known=True), os.pipe()
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refuse)
+        threads.close(holder, *end)
+        assert not list(threads.overdue())
+        assert (rung, threads.of(holder)) == ([], 2)
+    # As soon as there is one, they are closed.
+    assert not list(threads.overdue())
+    while not rung:
+        os.sched_yield()
+    assert threads.of(holder) == 0
+
+
 def refuse(_: threading.Thread) -> None:
     """Start no thread."""
     raise RuntimeError("can't start new thread")

@@ -149,12 +149,12 @@ class HolderThreads(Generic[T]):
             line.thread.start()
         except (RuntimeError, MemoryError):
             line.thread = None
-            # What is only to be closed can wait for another moment.
+            # What is only to be closed waits for another moment: rung for, it would be tried at once, without end.
             for job in [job for job in line.jobs if isinstance(job, WatchRequest) and not job.given_up]:
                 line.jobs.remove(job)
                 job.found = OSError(errno.EAGAIN, "there is no thread to look at it; it may be tried again")
                 self._done.append(job)
-            self._ring()
+                self._ring()
 
     def _work(self, holder: QuotaHolder, line: _Line[T]) -> None:
         while True:
