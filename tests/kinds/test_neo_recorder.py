@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
+from tests import REPOSITORY
 from tests.kinds import fakes
 from xpucached.binaries import zebin
 from xpucached.domain.host import Device, DriverAnswer, DriverFile, Host
@@ -291,6 +294,35 @@ def test_what_another_daemon_took_away_while_a_pass_went_on_is_not_said_not_to_h
 def test_where_nothing_can_be_written_nothing_can_be_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_given, **_more: False)
     assert recorder.collect(store, keys(store), HOST).why_incomplete == "it cannot be written to"
+
+
+FULL: Final = """
+import sys
+from pathlib import Path
+from tests.kinds.test_neo_recorder import HOST, NAME, Store, recorder
+store = Store(NAME, Path(sys.argv[1]))
+other = store.root / "other"
+for make in (lambda: None, other.touch, other.unlink):
+    make()
+    recorder.forget(store, begins=True)
+    print(recorder.collect(store, frozenset(), HOST).why_incomplete)
+"""
+
+
+@pytest.mark.flow
+def test_where_no_file_can_be_made_nothing_can_be_told(tmp_path: Path) -> None:
+    # As beyond a quota: neither an entry nor its trace.
+    steps = (
+        f"mount -t tmpfs -o nr_inodes=2 none '{tmp_path}' || exit 77; exec '{sys.executable}' -c \"$0\" '{tmp_path}'"
+    )
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare")
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", steps, FULL]
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(inside, capture_output=True, text=True, timeout=50, check=False, env=variables)
+    if done.returncode in (1, 77) and not done.stdout and "Traceback" not in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr}")
+    assert done.stdout.splitlines() == ["", "no file could be made there: No space left on device", ""], done.stderr
 
 
 def test_what_names_are_made_from_is_tried_in_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

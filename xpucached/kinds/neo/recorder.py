@@ -75,7 +75,7 @@ _MAKER: Final = trace.KeyMaker()
 
 _NAMES: Final = KeyPredictor()
 
-_marks: Final[dict[Path, str]] = {}
+_marks: Final[dict[Path, str | OSError]] = {}
 """A file in each store in which a pass goes on: where it is gone, somebody took traces away that were the pass's."""
 
 
@@ -119,12 +119,15 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
                 told = _Pass(root, before, host, _READ, _KEPT).read(files[: 2 * _ASKED])
             finally:
                 _take_away(root, files)
-            if mark is not None and mark not in files:
+            if isinstance(mark, str) and mark not in files:
                 return replace(told, why_incomplete="another daemon, or a program, took traces away meanwhile")
             if len(files) > 2 * _ASKED:
                 return replace(told, why_incomplete=f"it holds more than {2 * _ASKED} files of traces")
-            writable = os.access(".", os.W_OK | os.X_OK, dir_fd=root)
-            return told if writable else replace(told, why_incomplete="it cannot be written to")
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=root):
+                return replace(told, why_incomplete="it cannot be written to")
+            if isinstance(mark, OSError):
+                return replace(told, why_incomplete=f"no file could be made there: {mark.strerror}")
+            return told
     except FileNotFoundError:
         return Recording()
     except OSError as error:
@@ -170,8 +173,12 @@ def forget(store: Store, *, begins: bool = False) -> None:
         if begins:
             # It goes as traces go, whoever takes them away.
             mark = f"{secrets.token_hex(8)}{_INPUT}"
-            fs.make(root, mark, b"")
-            _marks[store.root] = mark
+            try:
+                fs.make(root, mark, b"")
+                _marks[store.root] = mark
+            except OSError as error:
+                # Then the driver can make none, and keeps nothing.
+                _marks[store.root] = error.with_traceback(None)
 
 
 def _in_time(names: Iterable[str]) -> Iterator[str]:
