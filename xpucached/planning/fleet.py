@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached.domain.fleet import FleetDifference, FleetGroup
+from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 
 _ABSENT: Final = "not there"
 _UNKNOWN: Final = "not known"
+_TOGETHER: Final = 32 << 20
+"""Bytes that all differences may take, about: who is forged to have thousands of things differs so from each host."""
+_EACH: Final = 100
 
 
 def groups(hosts: Iterable[tuple[FleetHost, str]]) -> tuple[FleetGroup, ...]:
     """Put equal hosts together, those that most are like first; each host comes with where it was read.
 
-    A host of which something is not known is equal to none.
+    A host of which something is not known is equal to none.  Raises `RequestError` where too much differs.
     """
     whole = list(hosts)
     often = Counter(one.name for one, _ in whole)
@@ -34,7 +38,15 @@ def groups(hosts: Iterable[tuple[FleetHost, str]]) -> tuple[FleetGroup, ...]:
         first.setdefault(key, one.told)
     keys = sorted(found, key=lambda key: (key.startswith("?"), -len(found[key]), key))
     made = [FleetGroup(first[key].fingerprint, tuple(sorted(found[key])), first[key]) for key in keys]
-    return tuple(replace(one, differences=differences(one.told, made[0].told)) for one in made)
+    left = _TOGETHER
+    for number, group in enumerate(made):
+        differing = differences(group.told, made[0].told)
+        left -= sum(_EACH + len(each.what) + len(each.here) + len(each.most) for each in differing)
+        if left < 0:
+            message = f"what is otherwise than on most hosts takes more than {_TOGETHER} bytes to tell"
+            raise RequestError(message, hint="compare some of them")
+        made[number] = replace(group, differences=differing)
+    return tuple(made)
 
 
 def differences(here: HostFingerprint, most: HostFingerprint) -> tuple[FleetDifference, ...]:

@@ -204,6 +204,15 @@ def test_what_is_read_of_all_hosts_together_is_bounded(tmp_path: Path, monkeypat
         compared(place)
 
 
+def test_two_hosts_that_have_thousands_of_things_do_not_differ_from_all_others_in_each(tmp_path: Path) -> None:
+    """A hundred kilobytes for two of them, and some megabytes for ten thousand others, took all of the memory."""
+    many = replace(HERE, formats={f"{number:04}": "" for number in range(fleet._MOST_VALUES - 100)})
+    others = (told(host="", compiler=[{"name": "x", "id": str(number)}]) for number in range(500))
+    (wrote(tmp_path, many, replace(many, host="b")) / "others.json").write_bytes(b"\n".join((*others, b"")))
+    with pytest.raises(RequestError, match="than on most hosts takes more than"):
+        compared(tmp_path)
+
+
 def test_links_and_pipes_in_a_folder_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(told())
     place = wrote(tmp_path / "folder", HERE)
