@@ -15,6 +15,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.support.api_stub import Running
+from xpucached.errors import Busy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,6 +58,23 @@ def test_a_program_finds_what_was_warmed_and_is_the_same_process(served: Running
         text=True,
     )
     assert int(child.communicate(timeout=60)[0]) == child.pid
+
+
+def test_why_the_cache_is_off_is_said_before_a_program_begins(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def env(_model: object) -> Mapping[str, str]:
+        return {"SYCL_CACHE_PERSISTENT": "0"}
+
+    async def why(_name: object) -> None:
+        raise Busy("not now")
+
+    monkeypatch.setattr(served.service, "env", env)
+    words = ("run", "resnet", "--", "printenv", "SYCL_CACHE_PERSISTENT")
+    told = ctl(*words)
+    assert (told.returncode, told.stdout) == (0, "0\n")
+    assert "Until resnet was seen to run with it, the cache is off here, and each start compiles all" in told.stderr
+    monkeypatch.setattr(served.service, "why", why)
+    silent = ctl(*words)
+    assert (silent.returncode, silent.stdout, silent.stderr) == (0, "0\n", "")
 
 
 def test_a_program_keeps_its_terminal(served: Running) -> None:

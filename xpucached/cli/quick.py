@@ -185,6 +185,8 @@ def _started(words: Sequence[str], program: Sequence[str]) -> int | None:
             continue
         except (LookupError, OSError, ValueError):
             return None
+        if any(name.endswith("_PERSISTENT") and text == "0" for name, text in found.items()):
+            return None  # the whole program says why the cache is off
         from xpucached.cli import launching  # noqa: PLC0415 - only this command has to wait for it
 
         return launching.become(program, found)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from typing import TYPE_CHECKING
 
 from xpucached.api import requests
 from xpucached.cli import belonging, connect, launching
-from xpucached.errors import RequestError, Unavailable
+from xpucached.errors import RequestError, Unavailable, XpucachedError
 from xpucached.printing import plain
 from xpucached.render import diagnosis
 
@@ -47,8 +48,10 @@ def _variables(options: Namespace) -> Mapping[str, str]:
             raise connect.whose(options.verb)
         values = taken_over(client.call(requests.GetEnv(model=options.model)).value)
         if not options.quiet and options.model is not None:
-            for line in diagnosis.caution(client.call(requests.GetWhy(name=options.model)).value):
-                print(f"xpucachectl: {plain(line)}", file=sys.stderr)
+            # With the variables it runs as it should, whether or not there is an answer to this.
+            with contextlib.suppress(XpucachedError):
+                for line in diagnosis.caution(client.call(requests.GetWhy(name=options.model)).value):
+                    print(f"xpucachectl: {plain(line)}", file=sys.stderr)
     return values
 
 
