@@ -465,11 +465,11 @@ import os, sys, time
 from pathlib import Path
 from tests.support.builders import SyclStore
 from tests.support.daemons import daemon
-disk, run = Path(sys.argv[1]), Path(sys.argv[2])
+disk, run, place = map(Path, sys.argv[1:])
 os.environ["HOME"] = str(disk)
 for name in [name for name in os.environ if name.startswith("XDG_")]:
     del os.environ[name]
-store = SyclStore(disk / "store")
+store = SyclStore(place / "store")
 for number in range(300):
     slot = store.add(f"_ZTS4k{number:03d}", age=9e6, size=4000)
     for path in (slot.bin, slot.src, slot.access_time):
@@ -484,7 +484,8 @@ with daemon(disk, run) as one:
         except OSError as error:
             print("full", error.errno)
     report = one.ask("evict")["report"]
-    print("removed", len(report["removed"]), "left", len(list(store.root.rglob("*.bin"))))
+    print("removed", len(report["removed"]), "left", len(list(store.root.glob("[0-9]*/**/*.bin"))))
+    print("back", len(one.ask("trash", "restore", "--all")["report"]["restored"]))
     (disk / "ballast").unlink()
     one.ctl("scan")
     print("rows", len(one.rows("ls")), "locks", len(list(store.root.rglob("*.lock"))))
@@ -492,12 +493,12 @@ with daemon(disk, run) as one:
 
 
 @pytest.mark.timeout(600)
-def test_on_a_full_disk_evicting_still_makes_room(tmp_path: Path, short_dir: Path) -> None:
-    disk = tmp_path / "disk"
+@pytest.mark.parametrize(("place", "back"), [("disk", 0), ("elsewhere", 300)])
+def test_on_a_full_disk_evicting_still_makes_room(tmp_path: Path, short_dir: Path, place: str, back: int) -> None:
+    disk, store = tmp_path / "disk", tmp_path / place
     disk.mkdir()
-    steps = (
-        f"mount -t tmpfs -o size=12m none '{disk}' || exit 77; exec '{sys.executable}' -c \"$0\" '{disk}' '{short_dir}'"
-    )
+    words = f"'{disk}' '{short_dir}' '{store}'"
+    steps = f"mount -t tmpfs -o size=12m none '{disk}' || exit 77; exec '{sys.executable}' -c \"$0\" {words}"
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", steps, textwrap.dedent(FULL_DISK)]
     if shutil.which("unshare") is None:
         pytest.skip("no unshare")
@@ -505,4 +506,6 @@ def test_on_a_full_disk_evicting_still_makes_room(tmp_path: Path, short_dir: Pat
     done = subprocess.run(inside, capture_output=True, text=True, check=False, env=variables)
     if done.returncode in (1, 77) and not done.stdout and "Traceback" not in done.stderr:
         pytest.skip(f"no mounts here: {done.stderr}")
-    assert done.stdout.splitlines() == ["full 28", "removed 300 left 0", "rows 0 locks 0"], done.stdout + done.stderr
+    # What makes no room where it lies goes into the trash there, and comes back.
+    said = ["full 28", "removed 300 left 0", f"back {back}", f"rows {back} locks 0"]
+    assert done.stdout.splitlines() == said, done.stdout + done.stderr

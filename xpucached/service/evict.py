@@ -289,7 +289,10 @@ class Evictor:
         handle.progress(len(victims), len(victims), "looking again")
         if stores:
             # Slots may have moved down; and the catalog is what a scan says, not what we believe to have done.
-            await self._scanner.scan_stores(frozenset(store.root for store in stores))
+            try:
+                await self._scanner.scan_stores(frozenset(store.root for store in stores))
+            except CatalogError as error:
+                log.warning("the catalog learns at the next look what was removed: %s", error.message)
         caches: tuple[ModelCache, ...] = ()
         if plan.caches:
             async with self._context.locks.storing:

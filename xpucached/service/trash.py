@@ -168,11 +168,11 @@ class TrashKeeper:
     async def _restored(self, restored: Sequence[tuple[Store, Restored]]) -> TrashReport:
         context = self._context
         stores = {store for store, _ in restored if store.kind in KINDS}
-        if stores:
-            await self._scanner.scan_stores(frozenset(store.root for store in stores))
         places = [EntryId(store, one.key) if one.key is not None else None for store, one in restored]
         back = [place for place in places if place is not None]
         try:
+            if stores:
+                await self._scanner.scan_stores(frozenset(store.root for store in stores))
             await context.write(note_restored, [one for one in back if one.store in stores], context.clock())
         except CatalogError as error:
             # They are back; only that they may go again by themselves before their time.
