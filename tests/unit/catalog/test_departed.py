@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
+from tests.kinds import fakes
 from tests.kinds.test_sycl_damage import look
 from tests.support import catalogs
 from xpucached.catalog import Catalog, departed, scans
@@ -21,11 +23,12 @@ from xpucached.catalog.stores import all_stores, forget_store
 from xpucached.catalog.tables import DEPARTED
 from xpucached.domain.defects import CHANGED, Defect, RepairAction
 from xpucached.domain.models import Attribution, Model, Outcome, WarmReason, Workload
-from xpucached.domain.names import Architecture, EntryKey, ModelName
+from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
 from xpucached.domain.plans import EvictReason
-from xpucached.domain.stores import StoreState
+from xpucached.domain.stores import FoundStore, KnownEntry, Store, StoreOrigin, StoreState
 from xpucached.domain.trash import TrashLabel
-from xpucached.kinds import sycl
+from xpucached.kinds import statx, sycl
+from xpucached.kinds.table import KINDS
 from xpucached.planning.repair import plan_mending
 
 if TYPE_CHECKING:
@@ -200,6 +203,43 @@ def test_what_is_made_anew_in_the_same_place_is_not_what_went(index: Catalog, sy
     assert sycl_store.add("_ZTS1k", size=500).bin == made.bin
     assert aside.exists()
     assert see(index, sycl_store.root) == {"0": None}
+
+
+@pytest.mark.parametrize("kind", ["neo", "sycl"])
+def test_where_no_births_are_kept_another_file_with_the_number_of_one_that_went_is_not_damaged(
+    index: Catalog, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As on NFS, or ext3: a number is given anew as soon as it is free."""
+    monkeypatch.setattr(statx, "birth", lambda _: None)
+    if kind == "neo":
+        first, second = (path.read_bytes() for path in sorted((fakes.NEO / "recorded").rglob("*_cache"))[:2])
+        root, names = sycl_store.root.parent / "neo", ("0123456789abcdef.cl_cache", "123456789abcdef0.cl_cache")
+    else:
+        first, second = (sycl_store.add("_ZTS1k", size=size).bin.read_bytes() for size in (300, 400))
+        shutil.rmtree(sycl_store.root)
+        root, names = sycl_store.root, ("0.bin", "0.bin")
+    place = root if kind == "neo" else root / "ext_kernel_compiler" / "1" / "2" / "3"
+    place.mkdir(parents=True)
+    store = FoundStore(Store(KindName(kind), root), StoreOrigin.FOUND, "test")
+
+    def states() -> list[Defect | None]:
+        rows = [KnownEntry(one.entry.id.key) for one in index.read(all_entries)]
+        for part in KINDS[KindName(kind)].scanner.parts(store, NOW + timedelta(hours=1), rows, None):
+            index.write(record_scan, part, lambda _: Architecture("x86_64"))
+        return [one.entry.defect for one in index.read(all_entries)]
+
+    path = place / names[0]
+    path.write_bytes(first)
+    assert states() == [None]
+    # The same number, of another file.
+    path = path.rename(place / names[1])
+    path.write_bytes(second)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert states() == [None]
+    # What changes by itself keeps its times.
+    path.write_bytes(first)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert states() == [CHANGED]
 
 
 def test_the_slots_of_a_leaf_are_judged_together_however_many_entries_come_before(

@@ -69,7 +69,8 @@ def read_entry(
     entry = replace(
         _filled(entry, data),
         created=min(entry.created, _moment(born)) if born is not None else entry.created,
-        source=f"{status.st_ino}.{born}",
+        # Where no births are kept, a number is soon another file's.
+        source=f"{status.st_ino}.{status.st_mtime_ns if born is None else born}",
     )
     where = layout.place(key)
     return _judged(entry, defects.MISPLACED) if where is not None and where.misplaced else entry

@@ -331,7 +331,8 @@ def _with_binary(look: ScanState, leaf: int, slot: Slot, entry: Entry, *, intel:
             if entry.source is None and entry.id.key.startswith(entry_format.RTC):
                 # No source is written with it: who replaces the file is taken for a runtime, who changes it is not.
                 # Only what lies alone is also written over: by a runtime that cannot use what another one compiled.
-                written = status.st_mtime_ns if slot.name == entry_format.IR else statx.birth(descriptor)
+                born = None if slot.name == entry_format.IR else statx.birth(descriptor)
+                written = status.st_mtime_ns if born is None else born  # without births a number is soon another file's
                 entry = replace(entry, source=f"{status.st_ino}.{written}")
             data = fs.read(descriptor, status.st_size if look.inside and status.st_size <= _HEAD else 16)
             frame = _frame(descriptor, status.st_size, data[:16])
