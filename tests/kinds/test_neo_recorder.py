@@ -291,6 +291,17 @@ def test_what_another_daemon_took_away_while_a_pass_went_on_is_not_said_not_to_h
     assert recorder.collect(store, frozenset(), HOST) == Recording()
 
 
+def test_a_store_that_is_removed_while_a_run_goes_on_is_not_said_not_to_have_been_asked(store: Store) -> None:
+    recorder.forget(store, begins=True)
+    shutil.rmtree(store.root)
+    assert recorder.collect(store, frozenset(), HOST) == Recording(why_incomplete="it was removed meanwhile")
+    # The driver makes none for the next pass.
+    recorder.forget(store, begins=True)
+    assert recorder.collect(store, frozenset(), HOST) == Recording(why_incomplete="it was removed meanwhile")
+    recorder.forget(store)
+    assert recorder.collect(store, frozenset(), HOST) == Recording()
+
+
 def test_where_nothing_can_be_written_nothing_can_be_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_given, **_more: False)
     assert recorder.collect(store, keys(store), HOST).why_incomplete == "it cannot be written to"

@@ -111,8 +111,8 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
 
     What was asked for and was not there has been compiled, whether or not it could be kept.
     """
+    mark = _marks.pop(store.root, None)
     try:
-        mark = _marks.pop(store.root, None)
         with fs.root_to_change(os.fspath(store.root)) as (root, _):
             files = _traces(root)
             try:
@@ -129,7 +129,7 @@ def collect(store: Store, before: frozenset[EntryKey], host: Host) -> Recording:
                 return replace(told, why_incomplete=f"no file could be made there: {mark.strerror}")
             return told
     except FileNotFoundError:
-        return Recording()
+        return Recording(why_incomplete="" if mark is None else "it was removed meanwhile")
     except OSError as error:
         return Recording(why_incomplete=error.strerror or str(error))
 
@@ -168,17 +168,18 @@ def is_of_other_compiler(store: Store, host: Host) -> bool:
 def forget(store: Store, *, begins: bool = False) -> None:
     """Take away what was left before a pass, unread; see `Recorder.forget`."""
     _marks.pop(store.root, None)
-    with contextlib.suppress(OSError), fs.root_to_change(os.fspath(store.root)) as (root, _):
-        _take_away(root, _traces(root))
-        if begins:
-            # It goes as traces go, whoever takes them away.
-            mark = f"{secrets.token_hex(8)}{_INPUT}"
-            try:
+    try:
+        with fs.root_to_change(os.fspath(store.root)) as (root, _):
+            _take_away(root, _traces(root))
+            if begins:
+                # It goes as traces go, whoever takes them away.
+                mark = f"{secrets.token_hex(8)}{_INPUT}"
                 fs.make(root, mark, b"")
                 _marks[store.root] = mark
-            except OSError as error:
-                # Then the driver can make none, and keeps nothing.
-                _marks[store.root] = error.with_traceback(None)
+    except OSError as error:
+        if begins:
+            # Then the driver can make none, and keeps nothing.
+            _marks[store.root] = error.with_traceback(None)
 
 
 def _in_time(names: Iterable[str]) -> Iterator[str]:
