@@ -122,7 +122,13 @@ class Surveyor:
         """
         try:
             async with self._surveying:
-                await self._survey(force=force, retry=retry)
+                before = self._answered.copy()
+                try:
+                    await self._survey(force=force, retry=retry)
+                except BaseException:
+                    # What was answered now nobody knows: it is asked for once more.
+                    self._answered = {id_: said for id_, said in self._answered.items() if before.get(id_) is said}
+                    raise
         except OSError as error:
             # What cannot be looked at is not gone, and the driver no other one.
             raise HostError(f"the driver's files cannot be looked at: {error.strerror}", hint=_AGAIN) from error
@@ -146,16 +152,8 @@ class Surveyor:
                 continue
             variables = {**settings.driver.variables, **one.variables}
             seen = await self._survey_driver(driver.id, variables, one.files, before, force=force, retry=retry)
-            drivers.append(
-                replace(
-                    driver,
-                    stamp=seen.stamp,
-                    devices=seen.devices,
-                    driver=seen.driver,
-                    environments=seen.environments,
-                    problems=(*one.problems, *_said(seen)),
-                )
-            )
+            met = seen.stamp, seen.devices, seen.driver, seen.environments
+            drivers.append(DriverInUse(one.variables, one.models, *met, (*one.problems, *_said(seen))))
         for id_ in (self._answered.keys() | self._missing.keys()) - {_OWN, *(one.id for one in drivers)}:
             self._answered.pop(id_, None)
             self._missing.pop(id_, None)

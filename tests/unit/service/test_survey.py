@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.catalog.models import add_model
-from xpucached.catalog.surveys import driver_changes
+from xpucached.catalog.surveys import driver_changes, record_survey
 from xpucached.domain.host import Device, DriverFile, Host, ProbeReport, Problem
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import Architecture, ModelName
-from xpucached.errors import HostError
+from xpucached.errors import CatalogError, HostError
 from xpucached.host import gpu_devices
 from xpucached.host import survey as host_survey
 from xpucached.processes import driver_probe
@@ -179,6 +179,57 @@ def test_a_driver_is_asked_again_when_programs_can_reach_another_gpu_though_its_
 
     with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
         assert asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {})))) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_driver_is_asked_again_whose_answer_came_to_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
+) -> None:
+    """The disk with the catalog was full, or nobody waited for it any more: it is no answer that is known."""
+    gpu = Device("A770", Architecture("acm-g10"), "0000:03:00.0", "0x56a0", "vfio-pci")
+    fails = False
+
+    def here(device: Device) -> None:
+        for module in (gpu_devices, host_survey):
+            monkeypatch.setattr(module, "gpus", lambda *_: (device,))
+
+    def record(*given: object) -> None:
+        if fails:
+            raise CatalogError("the disk is full")
+        record_survey(*given)  # type: ignore[arg-type] # whatever that takes
+
+    def targets(host: Host) -> Host:
+        reached = any(one.kernel_driver == "xe" for one in host.devices)
+        return replace(host, environments=(sycl_target("Level-Zero", "A770", "1.6", "1"),) if reached else ())
+
+    monkeypatch.setattr(driver_probe, "ask", lambda *_: ProbeReport())
+    monkeypatch.setattr(survey, "driver_files", lambda _: ())
+    monkeypatch.setattr(survey, "with_targets", targets)
+    monkeypatch.setattr(survey, "record_survey", record)
+
+    async def surveyed(context: Context) -> None:
+        nonlocal fails
+        surveyor = Surveyor(context)
+        here(gpu)
+        await surveyor.survey()
+        assert context.present.offered == ()
+        here(replace(gpu, kernel_driver="xe"))
+        if cancelled:
+            loop, looking = asyncio.get_running_loop(), asyncio.create_task(surveyor.survey())
+            with monkeypatch.context() as patched:
+                patched.setattr(surveyor, "_led", lambda _files: loop.call_soon_threadsafe(looking.cancel))
+                with pytest.raises(asyncio.CancelledError):
+                    await looking
+        else:
+            fails = True
+            with pytest.raises(CatalogError):
+                await surveyor.survey()
+            fails = False
+        await surveyor.survey()
+        assert len(context.present.offered) == 1
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        asyncio.run(surveyed(Context(settings("{}"), catalog, {})))
 
 
 def test_a_driver_whose_files_cannot_be_looked_at_now_is_no_other_one(
