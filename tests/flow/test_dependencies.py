@@ -992,6 +992,26 @@ def test_a_library_of_which_another_version_comes_while_it_runs_is_not_proven(pl
     assert {str(link), str(other)} <= {one.path for one in needs}
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_module_that_only_its_process_tells_and_that_is_edited_while_it_runs_is_not_proven(
+    place: Path, *, gone: bool
+) -> None:
+    of, _ = of_place(place)
+    module = place / "plugin.py"
+    module.write_text("A = 1\n")
+    before = proofs.named(of, {}, [str(module)])
+    module.unlink()
+    if not gone:
+        module.write_text("A = 22\n")
+    needs = proofs.needed(of, before, (), (), [str(module)], ())
+    assert changes(needs, place) == ("plugin.py was changed while the run that proved it went on",)
+    # What each run writes anew is its own work.
+    module.write_text("A = 3\n")
+    before = proofs.named(of, {}, [str(module)])
+    module.write_text("A = 44\n")
+    assert changes(proofs.needed(of, before, (), (), [str(module)], (), needs), place) == ()
+
+
 def test_another_name_or_other_rights_are_no_change_while_it_runs(place: Path) -> None:
     library = place / "libfoo.so"
     library.write_bytes(b"code")

@@ -99,8 +99,8 @@ def needed(
     ``code`` and ``data`` are the files that it mapped, ``modules`` those that it told, ``ours`` the directories of
     caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left out:
     changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), changed
-    code if it changed in the last proof too, whose dependencies ``last`` are, or was not there before, which those and
-    ``mapped_before``, the code of earlier passes, tell; else such code is unsettled.
+    code if it changed in the last proof too, whose dependencies ``last`` are, or was not there before, which those,
+    ``then`` and ``mapped_before``, the code of earlier passes, tell; else such code is unsettled.
     """
     ended = time.time_ns()
     known = {one.path: one for one in last}
@@ -121,11 +121,10 @@ def needed(
         seen.add_packages(site)
     # What led to one of them before the pass, or was one, and does not do so, or is gone, after it.
     mapped = {(one.inode, one.digest) for path in led if (one := then.read.get(path)) is not None}
-    led_before = {one.path for one in then.read.values() if (one.inode, one.digest) in mapped}
-    for path in sorted(led_before):
+    for path in sorted(one.path for one in then.read.values() if (one.inode, one.digest) in mapped):
         seen.add(path, Role.LIBRARY)
     before = {old.path for old in then.named}
-    settled = {*mapped_before, *led_before, *(path for path, one in known.items() if one.role.is_code)}
+    settled = {*mapped_before, *then.read, *(path for path, one in known.items() if one.role.is_code)}
     settled -= {path for path, one in known.items() if one.unsettled}
     for path, role in seen.paths.items():
         if path in before or _below(path, ours) or not ordinary(path):
