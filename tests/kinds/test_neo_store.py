@@ -7,6 +7,8 @@ import hashlib
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import REPOSITORY
 from tests.kinds import fakes
 from tests.support import silent_filesystem
 from tests.support.builders import native
@@ -371,6 +374,31 @@ def test_what_may_not_be_read_or_is_somebody_else_s_is_not_opened(
     found = entries[ZE]
     assert (found.defect, found.digest, found.kernels) == (defect, None, ())
     assert (Path(ZE).name in opened, Path(CL).name in opened) == (False, True)
+
+
+FILTERED: Final = """
+import ctypes, os, struct, sys
+from pathlib import Path
+from tests.kinds.test_neo_store import CacheOfTheDriver
+rows = ((0x20, 0, 0, 0), (0x15, 0, 1, 439), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000))
+filter = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *row) for row in rows))
+program = ctypes.create_string_buffer(struct.pack("@HP", len(rows), ctypes.addressof(filter)))
+calls = ctypes.CDLL(None)
+if calls.prctl(38, 1, 0, 0, 0) or calls.prctl(22, 2, program, 0, 0):
+    sys.exit(77)
+print({one.defect for one in CacheOfTheDriver(Path(sys.argv[1])).entries().values()})
+"""
+"""With a filter of system calls as of older containers: it forbids faccessat2 instead of saying that there is none."""
+
+
+@pytest.mark.flow
+def test_where_rights_cannot_be_asked_for_no_entry_is_found_guilty(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FILTERED, str(tmp_path / "store")]
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=variables)
+    if done.returncode == 77:
+        pytest.skip("no filters of system calls here")
+    assert done.stdout == "{None}\n", done.stdout + done.stderr
 
 
 def test_what_is_larger_than_we_read_is_not_opened(store: CacheOfTheDriver, monkeypatch: pytest.MonkeyPatch) -> None:

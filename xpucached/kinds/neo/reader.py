@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from datetime import UTC, datetime
@@ -80,7 +81,9 @@ def _unread(directory: int, name: str, status: os.stat_result) -> tuple[Defect, 
     """Judge an entry that is not opened: reading what is somebody else's would look like use."""
     foreign = status.st_uid not in (os.fstat(directory).st_uid, os.geteuid())
     whose = f"it is user {status.st_uid}'s" if foreign else ""
-    if not os.access(name, os.R_OK, dir_fd=directory, effective_ids=True, follow_symlinks=False):
+    may = functools.partial(os.access, name, dir_fd=directory, effective_ids=True, follow_symlinks=False)
+    # Where a filter of system calls refuses the question, not even that it is there is confirmed: opening it tells.
+    if not may(os.R_OK) and may(os.F_OK):
         return defects.UNREADABLE, whose
     if foreign:
         return defects.FOREIGN if status.st_size else defects.EMPTY, whose
