@@ -130,9 +130,9 @@ def of_everyone(output: Output) -> int:
     pages = [part.answer.value for part in parts if part.answer is not None]
     whole = EntryPage((), sum(page.total for page in pages), sum(page.size for page in pages), None)
     shown = 0
+    print(f'{{"api":{VERSION},"data":{{"users":[' if output.json else "", end="")
     for number, part in enumerate(parts):
-        if output.json:
-            print("," if number else f'{{"api":{VERSION},"data":{{"users":[', end="")
+        print("," if output.json and number else "", end="")
         if part.answer is None:
             print(codec.dumps(part.data).decode("ascii") if output.json else "", end="")
             continue
@@ -142,7 +142,8 @@ def of_everyone(output: Output) -> int:
                 last = _print_page(output, part, answer, first=not own, again=bool(shown))
                 own, shown = own + len(answer.value.entries), shown + len(answer.value.entries)
         except XpucachedError as error:
-            parts[number] = everyone.UserAnswer(part.user, error=error)
+            parts[number] = failed = everyone.UserAnswer[EntryPage](part.user, error=error)
+            last = last or codec.dumps(failed.data).decode("ascii")[:-1]
         print(f"{last}}}" if output.json else "", end="")
     if output.json:
         print("]}}")

@@ -23,6 +23,7 @@ from xpucached.codec import to_json
 from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Outcome
 from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.queries import EntryPage
 from xpucached.domain.stores import Lookups, StoreStatus
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
 from xpucached.errors import Conflict, NotFound, Unavailable, XpucachedError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from xpucached.api.endpoints import Request
     from xpucached.domain.plans import IndexedEntry
+    from xpucached.domain.queries import EntryQuery
 
 ALICE, BOB = UserStatus("alice", 1001, WorkerState.AWAKE), UserStatus("bob", 1002, WorkerState.ASLEEP)
 CAROL: Final = UserStatus("carol", 1003)
@@ -248,6 +250,32 @@ def test_entries_come_page_by_page_and_user_after_user(
     *rows, total = capsys.readouterr().out.splitlines()
     assert sum(row.startswith("bob ") for row in rows) == 1
     assert total == "1301 of 1303 entries, 5.1 MiB, of 2 users"
+
+
+@pytest.mark.parametrize("breaks_off", [0, 1])
+def test_entries_as_json_are_json_where_nobody_is_and_where_pages_break_off(
+    workers: Mapping[str, api_stub.Running],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    breaks_off: int,
+) -> None:
+    async def again_and_again(_query: EntryQuery) -> EntryPage:
+        shown.append(1)
+        return EntryPage((api_stub.make_entry(1),), 9, 9, "7" if len(shown) <= breaks_off else "0")
+
+    shown: list[int] = []
+    monkeypatch.setattr(workers["alice"].service, "entries", again_and_again)
+    workers["bob"].service.known = entries(3)
+    assert run("--json ls", ALICE, BOB) == 1
+    said = capsys.readouterr()
+    alice, bob = json.loads(said.out)["data"]["users"]
+    assert len(bob["data"]["entries"]) == 3
+    assert alice.get("error", {}).get("code") == (None if breaks_off else Unavailable.code)
+    assert len(alice.get("data", {}).get("entries", [])) == breaks_off
+    assert "xpucachectl: alice: the pages of entries do not go on" in said.err
+
+    assert run("--json ls") == 0
+    assert json.loads(capsys.readouterr().out) == {"api": 1, "data": {"users": []}}
 
 
 @pytest.mark.usefixtures("workers")
