@@ -776,6 +776,22 @@ def test_packages_among_too_many_names_that_change_meanwhile_are_not_proven(plac
     assert packages.unsettled
 
 
+def test_packages_that_only_its_libraries_tell_and_that_change_while_it_runs_are_not_proven(place: Path) -> None:
+    of, _ = of_place(place)
+    site = place / "env/lib/python3.11/site-packages"
+    library = str(site / "torch/_C.so")
+    before = proofs.named(of, {}, [library])
+    (site / "numpy-2.4.6.dist-info").rename(site / "numpy-3.0.dist-info")
+    needs = proofs.needed(of, before, [library], (), (), ())
+    said = f"{site.relative_to(place)} was changed while the run that proved it went on"
+    assert said in changes(needs, place)
+    # The next proof is of the new one, and holds.
+    needs = proofs.needed(of, proofs.named(of, {}, [library]), [library], (), (), (), needs)
+    assert changes(needs, place) == ()
+    install(site, "ipex", "1")
+    assert changes(needs, place) == ("ipex 1 was installed",)
+
+
 def test_a_new_version_of_xpucached_changes_no_model() -> None:
     told = evidence.own_modules()
 

@@ -47,7 +47,7 @@ class DependencySnapshot:
     began: int  #: nanoseconds since 1970, by the clock that the kernel stamps files with
     steady: int  #: the same moment by the clock that nobody sets
     read: Mapping[str, Dependency] = field(default_factory=dict)
-    """By path, with digests: what the words name and an earlier pass loaded."""
+    """By path, with digests: what the words name, and what an earlier pass loaded, with the packages beside it."""
     places: tuple[str, ...] = ()  #: where libraries are looked for first
 
 
@@ -68,6 +68,10 @@ def named(
     if loaded is not None:
         led = library_names.names(loaded, needs.library_places)
         files = {name: _look(name, Role.LIBRARY) for path in led for name in (path, *led[path])}
+        beside = Needs(workload, {})
+        for site in sorted(set(filter(None, map(site_of, led)))):
+            beside.add_packages(site)
+        files |= {path: _look(path, role) for path, role in beside.paths.items()}
         read = _digested((*there, *filter(None, files.values())), digested)
     return DependencySnapshot(there, time.time_ns(), _steady(), read, tuple(needs.library_places))
 
