@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import subprocess
 import threading
 from datetime import UTC, datetime
@@ -28,11 +29,14 @@ from tests.support.builders import SyclStore, sycl_target
 from tests.support.daemons import Daemon, daemon
 from xpucached import systemd
 from xpucached.catalog import Catalog, salvage
+from xpucached.catalog.entries import all_entries
 from xpucached.catalog.events import events_after
 from xpucached.catalog.intents import intend, open_intents
 from xpucached.catalog.models import add_model
 from xpucached.catalog.runs import begin_run
 from xpucached.catalog.salvage import Salvaged
+from xpucached.catalog.surveys import last_survey
+from xpucached.catalog.targets import target_presence
 from xpucached.cli import commands_jobs
 from xpucached.daemon import user_daemon
 from xpucached.domain.host import Host
@@ -46,7 +50,7 @@ from xpucached.domain.triggers import Periodic, Started
 from xpucached.errors import CatalogError, HostError, Unconfirmed
 from xpucached.kinds import fs, sycl, table
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, automatic, models, replay, scan, upkeep
+from xpucached.service import Service, automatic, models, replay, scan, survey, upkeep
 from xpucached.service.context import Context
 from xpucached.service.survey import Surveyor
 from xpucached.settings import loading, model_files
@@ -348,6 +352,32 @@ def test_a_catalog_that_was_made_anew_is_a_problem_until_nothing_is_missing(
     old[0].unlink()
     with contextlib.closing(Catalog.open(path)) as catalog:
         assert asyncio.run(work(catalog, Started())) == [False]
+
+
+def test_a_catalog_that_is_made_anew_at_work_knows_what_the_drivers_offer(
+    short_dir: Path, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = sycl_store.defaults
+    offered = sycl_target(parts["platform"], parts["device"], parts["version"], parts["driver"])
+    sycl_store.add("_ZTS1a")
+    monkeypatch.setattr(survey, "with_targets", lambda host: structs.replace(host, environments=(offered,)))
+    path = short_dir / "catalog.sqlite"
+
+    async def work(catalog: Catalog) -> list[bool]:
+        service = alone(catalog, sycl_store.root)
+        await look(service, Started())
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("UPDATE entries SET kernels = '7'")
+        with pytest.raises(CatalogError):
+            catalog.read(all_entries)
+        await look(service, Periodic())
+        await service.stop()
+        return [one.present for one in catalog.read(target_presence)]
+
+    with contextlib.closing(Catalog.open(path)) as catalog:
+        assert asyncio.run(work(catalog)) == [True]
+        assert catalog.rebuilt
+        assert catalog.read(last_survey) is not None
 
 
 @pytest.mark.parametrize("where", ["wanted", "plan", "work"])

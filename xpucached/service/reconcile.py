@@ -104,8 +104,8 @@ class Reconciler:
                 async with parts.part(automatic.MODELS):
                     await self._models.load()
                 async with parts.part(automatic.SURVEY):
-                    # Models' own variables say which drivers there are to be asked.
-                    await self._surveyor.survey(force=Started in kinds)
+                    # Models' own variables say which drivers there are to be asked; a new catalog knows no answer yet.
+                    await self._surveyor.survey(force=renewed or Started in kinds)
                     await asyncio.to_thread(self._scanner.finder.make_offered)
                 async with parts.part(automatic.RUNTIMES):
                     await self._explainer.look()
