@@ -131,21 +131,24 @@ def _hinted(error: XpucachedError, options: Namespace | None, argv: Sequence[str
 
 
 def _refused(error: XpucachedError, *, check: bool, as_json: bool) -> int:
+    status = error.exit
     if check:
         from xpucached.domain.checks import unanswered  # noqa: PLC0415 - as above
         from xpucached.render.status import monitoring  # noqa: PLC0415 - as above
 
         # Monitoring knows four answers, and "nobody there" is the fourth.
         silent = unanswered(error.message)
-        print(monitoring(silent))
-        return silent.level
+        status = silent.level
+        if not as_json:
+            print(monitoring(silent))
+            return status
     if as_json:
         from xpucached import codec  # noqa: PLC0415 - as above
         from xpucached.api.endpoints import VERSION  # noqa: PLC0415 - as above
 
         body: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
         print(codec.dumps({"api": VERSION, "error": body}).decode("ascii"))
-        return error.exit
+        return status
     print(f"xpucachectl: {plain(error.message)}", file=sys.stderr)
     if error.hint:
         print(f"hint: {plain(error.hint)}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xpucached import cli
-from xpucached.errors import DiskError
+from xpucached.errors import DiskError, Unavailable
 
 
 @pytest.mark.parametrize("command", [("bundle", "inspect", "x"), ("inspect", ".")])
@@ -23,6 +24,16 @@ def test_a_directory_that_is_gone_is_said_to_be(
     place.rmdir()
     assert cli.main(command) == DiskError.exit
     assert "is gone" in capsys.readouterr().err
+
+
+def test_that_nobody_answers_is_json_for_monitoring_that_reads_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert cli.main(["--user", "status", "--check", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == Unavailable.code
+    assert cli.main(["--user", "status", "--check"]) == 3
+    assert capsys.readouterr().out.startswith("XPUCACHED UNKNOWN - no daemon answers")
 
 
 def ended(
