@@ -85,6 +85,12 @@ class BundleTaker:
         """Seconds after which something that was refused is to be tried again; None if nothing is."""
         return None if self._retry == math.inf else max(0.0, self._retry - time.monotonic())
 
+    @property
+    def _refused(self) -> list[_Refusal]:
+        """Why what is not taken in is not, what passes first at the beginning; what is gone on with has passed."""
+        some = (one for key, one in self._taken.items() if one is not None and key not in self._begun)
+        return sorted(some, key=lambda one: one.at)
+
     def trusted(self) -> tuple[object, ...]:
         """Return what is another when another key, or revocation, is there.  Blocks."""
         return tuple(map(_state_of, self._context.settings.key_folders))
@@ -114,12 +120,12 @@ class BundleTaker:
                 await self._one(key, path)
         self._taken = {key: wrong for key, wrong in self._taken.items() if key in due}
         self._looks = True
-        self._retry = min((one.at for one in self._taken.values() if one is not None), default=math.inf)
+        self._retry = min((one.at for one in self._refused), default=math.inf)
         self._tell()
 
     def _tell(self) -> None:
         """Raise why something is not taken in, and what passes first."""
-        refused = sorted(filter(None, self._taken.values()), key=lambda one: one.at)
+        refused = self._refused
         for one in refused:
             more = f"; and so are {len(refused) - 1} more" if len(refused) > 1 else ""
             raise XpucachedError(f"{one.error.message}{more}", hint=one.hint)

@@ -180,6 +180,29 @@ def test_what_passes_is_tried_again_each_time_later_and_what_lasts_is_not(
     assert (tries, taker.again) == (len(PAUSES) + 1, None)
 
 
+def test_what_is_taken_in_by_turns_is_not_called_refused_for_what_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large/index.json").touch()
+    now = [1000.0]
+
+    def imported(asked: ImportBundle, *_: object) -> ImportReport:
+        if now[0] == 1000.0:
+            raise XpucachedError("no room")
+        return ImportReport(BundleView(asked.source, "", ()), (), next=asked.first + 7)
+
+    monkeypatch.setattr(taking, "_imported", imported)
+    monkeypatch.setattr(taking, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    taker, _ = taker_of(tmp_path)
+    with pytest.raises(XpucachedError, match="no room"):
+        asyncio.run(taker.take())
+    now[0] += 60.0
+    for _turn in range(2):
+        asyncio.run(taker.take())
+        assert (taker.unfinished, taker.again) == (True, None)
+
+
 @pytest.mark.parametrize("then", ["off", "no device", "silent"])
 def test_what_cannot_be_looked_into_now_is_not_asked_for_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
