@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from xpucached.catalog import days, dependencies, entries, targets
 from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
+from xpucached.catalog.surveys import last_survey
 from xpucached.catalog.tables import (
     ATTRIBUTIONS,
     CHANGES,
@@ -110,7 +111,10 @@ def finish_run(
     """
     both = attribution.created | attribution.used
     # By a clock that was ahead: the run met what had come, and is not to be made again until that time.
-    ahead = sa.select(sa.func.max(CHANGES.c.at)).where(CHANGES.c.at > now).scalar_subquery()
+    # What came in its midst it may not have met.
+    run, host = find_run(connection, number), last_survey(connection)
+    same = host is not None and host.seen_by(run.model).signature == run.host
+    ahead = sa.select(sa.func.max(CHANGES.c.at)).where(CHANGES.c.at > now, sa.literal(same)).scalar_subquery()
     updated = connection.execute(
         sa.update(RUNS)
         .where(RUNS.c.id == number, RUNS.c.finished.is_(None))

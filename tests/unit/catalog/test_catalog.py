@@ -1685,24 +1685,32 @@ def test_a_device_that_came_after_a_run_came_after_it_though_the_clock_was_set_b
 
 
 def test_a_device_that_came_before_a_run_came_before_it_though_the_clock_was_set_back(catalog: Catalog) -> None:
-    def came(at: datetime) -> tuple[Target, ...]:
-        """Warm the model, and tell what came since."""
-        begun = catalog.write(begin_run, model(), WarmReason.NEVER, "here", at)
+    def begun(at: datetime, *environments: Target) -> int:
+        return catalog.write(begin_run, model(), WarmReason.NEVER, host(*environments).signature, at).id
+
+    def came(number: int, at: datetime) -> tuple[Target, ...]:
+        """Let this run warm the model, and tell what came since."""
         ended = (Outcome.WARMED, (), Attribution(frozenset(), frozenset()), (OLD,), "", "")
-        catalog.write(finish_run, begun.id, *ended, at + HOUR)
+        catalog.write(finish_run, number, *ended, at)
         (found,) = catalog.read(model_coverage)
         assert found.good is not None
-        assert found.good.id == begun.id
+        assert found.good.id == number
         return found.appeared
 
     catalog.write(record_survey, host(OLD))
     catalog.write(add_model, model())
     catalog.write(record_survey, host(OLD, CPU, at=NOW + 9000 * HOUR))
-    assert came(NOW + HOUR) == ()
+    assert came(begun(NOW + HOUR, OLD, CPU), NOW + 2 * HOUR) == ()
     catalog.write(record_survey, host(OLD, CPU, THIRD, at=NOW + 3 * HOUR))
     (found,) = catalog.read(model_coverage)
     assert THIRD in found.appeared
-    assert came(NOW + 4 * HOUR) == ()
+    assert came(begun(NOW + 4 * HOUR, OLD, CPU, THIRD), NOW + 5 * HOUR) == ()
+    # What came in the midst of a run is new to it.
+    fourth = replace(THIRD, device="a fourth")
+    number = begun(NOW + 6 * HOUR, OLD, CPU, THIRD)
+    catalog.write(record_survey, host(OLD, CPU, THIRD, fourth, at=NOW + 9002 * HOUR))
+    assert fourth in came(number, NOW + 7 * HOUR)
+    assert came(begun(NOW + 8 * HOUR, OLD, CPU, THIRD, fourth), NOW + 9 * HOUR) == ()
 
 
 def test_that_a_model_leads_to_another_driver_is_no_change_of_one(catalog: Catalog) -> None:
