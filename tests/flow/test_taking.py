@@ -131,6 +131,7 @@ def test_only_what_was_fetched_goes(home: Path, tmp_path: Path, monkeypatch: pyt
     names = ("by-hand", ".by-hand", "0123456789ab-app", ours, f".{ours}.pulling")
     for name in names:
         (tmp_path / "folder" / name / "blobs").mkdir(parents=True)
+    (tmp_path / "folder" / names[-1]).chmod(0o700)
     text = f"[bundles]\npull = ['localhost:1/app:v1']\nfolder = '{tmp_path / 'folder'}'\n"
     config = home / ".config/xpucached/xpucached.toml"
     config.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,8 @@ _PIECE: Final = 1 << 20
 _WAITING: Final = 4
 """Pieces that wait for being packed, in memory."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OURS: Final = "xpucached."
+"""What all begins with in a directory in which a layout is made."""
 
 
 class LayoutWriter:
@@ -40,7 +42,11 @@ class LayoutWriter:
             raise _there(dest)
         with _told(dest):
             _sweep(dest)
-            self._place, self._held = _made(dest)
+            self._beside, self._held = _made(dest)
+            # By the descriptor: whoever may rename what lies here could have another directory of ours filled.
+            opened = Path(f"/proc/self/fd/{self._held}")
+            self._inside = opened if opened.exists() else self._beside
+            self._place = self._inside / f"{_OURS}layout"
             (self._place / "blobs/sha256").mkdir(parents=True)
         self.put_file("oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
 
@@ -53,7 +59,7 @@ class LayoutWriter:
     @property
     def scratch(self) -> Path:
         """A directory for what is needed meanwhile; nothing of it is in the layout."""
-        place = self._place / "scratch"
+        place = self._inside / f"{_OURS}scratch"
         place.mkdir(exist_ok=True)
         return place
 
@@ -92,23 +98,21 @@ class LayoutWriter:
     def finish(self) -> None:
         """Put the layout in its place.  Raises `AlreadyThere` and `DiskError`."""
         with _told(self._dest):
-            if (self._place / "scratch").exists():
-                _remove(self._place / "scratch")
             if self._dest.suffix == ".tar":
                 self._finish_tar()
-                return
-            for folder, _, names in os.walk(self._place, topdown=False):
-                for name in names:
-                    _sync(Path(folder, name))
-                _sync(Path(folder))
-            self._place.chmod(0o777 & ~_umask())
-            if os.path.lexists(self._dest):
-                raise _there(self._dest)
-            self._place.rename(self._dest)
+            else:
+                for folder, _, names in os.walk(self._place, topdown=False):
+                    for name in names:
+                        _sync(Path(folder, name))
+                    _sync(Path(folder))
+                if os.path.lexists(self._dest):
+                    raise _there(self._dest)
+                self._place.rename(self._dest)
             _sync(self._dest.parent)
+            self.discard()
 
     def _finish_tar(self) -> None:
-        beside = self._place / "tar"
+        beside = self._inside / f"{_OURS}tar"
         names = sorted(
             os.path.relpath(Path(folder, name), self._place)
             for folder, _, names in os.walk(self._place)
@@ -133,14 +137,11 @@ class LayoutWriter:
             raise AlreadyThere(
                 f"{self._dest} is there already", hint="remove it first, or name another place"
             ) from None
-        _sync(self._dest.parent)
-        self.discard()
 
     def discard(self) -> None:
         """Take away what was not finished."""
-        if self._place.exists():
-            _remove(self._place)
         if self._held >= 0:
+            _remove(self._beside, self._held)
             os.close(self._held)
             self._held = -1
 
@@ -259,13 +260,17 @@ def hold(descriptor: int) -> bool | None:
     return True
 
 
-def remove_left(path: Path) -> None:
-    """Remove a directory of ours that nobody holds, in whatever container: who made it was killed."""
+def remove_left(path: Path, of: str = "") -> None:
+    """Remove a directory of ours that nobody holds, in whatever container: who made it was killed.
+
+    All that is in it must begin with ``of``: whoever may write there may have given its name to another one of ours.
+    """
     with contextlib.suppress(OSError):
         folder = os.open(path, _FOLDER)
         try:
-            if os.fstat(folder).st_uid == os.geteuid() and hold(folder):
-                _remove(path)
+            ours = os.fstat(folder).st_uid == os.geteuid() and hold(folder)
+            if ours and all(name.startswith(of) for name in os.listdir(folder)):
+                _remove(path, folder)
         finally:
             os.close(folder)
 
@@ -274,11 +279,17 @@ def _sweep(dest: Path) -> None:
     """Remove what killed ones of us left beside."""
     for path in dest.parent.iterdir():
         if path.name.startswith(_prefix(dest)):
-            remove_left(path)
+            remove_left(path, _OURS)
 
 
-def _remove(place: Path) -> None:
-    shutil.rmtree(place, ignore_errors=True)
+def _remove(place: Path, held: int) -> None:
+    """Remove a directory that is open; of what has its name by now only an empty one goes."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(held):
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=held)
+            shutil.rmtree(name, ignore_errors=True, dir_fd=held)
+        place.rmdir()
 
 
 def _sync(path: Path) -> None:

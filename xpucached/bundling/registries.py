@@ -40,6 +40,9 @@ _MOST_SIGNATURES: Final = 16
 _MOST_LISTED: Final = 64
 """So many of what is listed for one manifest are looked at."""
 _LARGEST_SIGNATURE: Final = 64 << 10
+_LOCK: Final = "lock"
+_COLLECTED: Final = frozenset({_LOCK, "blobs", "oci-layout", "index.json"})
+"""What lies where a pull collects."""
 _ROOM: Final = 64 << 20
 """Bytes that others keep when a bundle is pulled."""
 
@@ -181,7 +184,11 @@ def staging(dest: Path) -> Iterator[Path]:
         status = place.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise Conflict(f"{place} is not ours alone", hint="pull to a place of your own")
-        lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        # Who may write here may have given this name to another directory of ours, and in the end it goes.
+        there = set(os.listdir(place))
+        if there and not (there <= _COLLECTED and (_LOCK in there or not status.st_mode & 0o077)):
+            raise Conflict(f"{place} holds something else than a pull leaves", hint="move it, or pull to another place")
+        lock = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DiskError(f"{place} cannot be made: {error.strerror}") from error
     held = False

@@ -42,7 +42,7 @@ def signature(place: Path, *digests: str) -> bytes:
         subjects = [Descriptor(words.INDEX, digest, 1) for digest in digests]
         found = trust.sign(layout, subjects, key)
         assert len(found) == len(digests)
-        blobs = layout.scratch.parent / "blobs/sha256"
+        blobs = layout.scratch.with_name("xpucached.layout") / "blobs/sha256"
         return next(text for path in blobs.iterdir() if b"dsseEnvelope" in (text := path.read_bytes()))
 
 

@@ -22,7 +22,7 @@ def test_what_one_in_another_container_makes_stays_and_what_a_killed_one_left_go
     (tmp_path / "there").mkdir()
     dest = tmp_path / "there/bundle"
     left = dest.parent / f".{dest.name}.partial-1"
-    left.mkdir()
+    (left / "xpucached.layout/blobs").mkdir(parents=True)
     with monkeypatch.context() as inside:
         # Nobody has this number here.
         inside.setattr(os, "getpid", lambda: 1 << 23)
@@ -33,6 +33,39 @@ def test_what_one_in_another_container_makes_stays_and_what_a_killed_one_left_go
         mine.finish()
 
     assert list(dest.parent.iterdir()) == [dest]
+
+
+def test_another_directory_of_ours_that_somebody_gave_such_a_name_stays(tmp_path: Path) -> None:
+    """As whoever may write where the bundle shall be can: the members of a group, or whose home it is."""
+    mine = tmp_path / ".bundle.partial-1"
+    (mine / "blobs").mkdir(parents=True)
+    (mine / "blobs/file").touch()
+    with LayoutWriter(tmp_path / "bundle") as layout:
+        layout.finish()
+
+    assert (mine / "blobs/file").exists()
+
+
+@pytest.mark.parametrize("name", ["bundle", "bundle.tar", ""])
+def test_what_takes_the_place_of_what_is_made_is_not_touched(name: str, tmp_path: Path) -> None:
+    """It would be filled, emptied, and opened to all."""
+    mine, there = tmp_path / "mine", tmp_path / "there"
+    mine.mkdir(0o700)
+    there.mkdir()
+    for one in ("xpucached.layout/index.json", "index.json", "scratch/file"):
+        (mine / one).parent.mkdir(exist_ok=True, parents=True)
+        (mine / one).write_text("mine")
+    with LayoutWriter(there / (name or "bundle")) as layout:
+        (place,) = there.iterdir()
+        place.rename(there / "away")
+        place.symlink_to(mine)
+        layout.put_file("index.json", b"{}")
+        (layout.scratch / "file").touch()
+        if name:
+            layout.finish()
+
+    assert sorted(path.read_text() for path in mine.rglob("*") if path.is_file()) == ["mine"] * 3
+    assert mine.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(
