@@ -181,7 +181,7 @@ def show(output: Output, request: Request[tuple[T, ...]]) -> int:
         if order is not None:
             rows.sort(key=lambda row: order(row[1]))
         if output.quiet and names is not None:
-            return "\n".join(f"{plain(owner)}:{plain(names((one,)))}" for owner, one in rows)
+            return "\n".join(f"{plain(owner)}:{plain(name)}" for owner, one in rows if (name := names((one,))))
         return merged.write([one for _, one in rows], output.style, [owner for owner, _ in rows])
 
     parts = ask(output.client, request, lambda value, owner: output.json or write([(owner, one) for one in value]))

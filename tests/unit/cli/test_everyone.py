@@ -107,6 +107,19 @@ def test_no_worker_names_what_would_be_another_user_s(
     assert capsys.readouterr().out == "alice:x bob:payroll\nbob:bobs\n"
 
 
+def test_what_has_no_name_is_no_line_of_names(
+    workers: Mapping[str, api_stub.Running], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = api_stub.make_store()
+
+    async def stores() -> tuple[StoreStatus, ...]:
+        return (store, replace(store, cache=api_stub.make_cache()))
+
+    monkeypatch.setattr(workers["alice"].service, "stores", stores)
+    assert run("-q stores", ALICE) == 0
+    assert capsys.readouterr().out == f"alice:{store.store}\n"
+
+
 @pytest.mark.parametrize("line", ["stores", "runs", "trash list", "ls"])
 @pytest.mark.usefixtures("workers")
 def test_every_list_says_whose_each_row_is(line: str, capsys: pytest.CaptureFixture[str]) -> None:
