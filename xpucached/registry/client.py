@@ -39,6 +39,8 @@ _CHUNK: Final = 8 << 20
 _PAGES: Final = 10
 _MOST: Final = 1000
 """Manifests that refer to one, on one page."""
+_VALUES: Final = 100_000
+"""Values on a page: a small one takes thirty times its bytes, and so many pages are held."""
 _LIST_PAUSE: Final = (0.2, 0.6)  # seconds
 _ROUNDS: Final = 8
 """So often it is looked whether a signature is still listed."""
@@ -340,7 +342,8 @@ def _tag_of(digest: str) -> str:
 
 def _listed(data: bytes) -> list[Json]:
     try:
-        return messages.items(messages.members(messages.parse(data, largest=_LARGEST)), "manifests", most=_MOST)
+        told = messages.members(messages.parse(data, largest=_LARGEST, most=_VALUES))
+        return messages.items(told, "manifests", most=_MOST)
     except messages.BadMessage as error:
         raise RegistryError(f"the registry's list of signatures cannot be read: {error}") from None
 

@@ -295,6 +295,15 @@ def test_what_is_listed_and_signs_something_else_is_left(registry: SmallRegistry
     assert (again.signatures, again.view.digest) == (2, told.digest)
 
 
+def test_a_list_of_tiny_values_is_not_taken_apart(registry: SmallRegistry, bundle: Path, tmp_path: Path) -> None:
+    """Ten pages of them, as many as are held, would take more than a gigabyte."""
+    push(registry, bundle)
+    listed = b'{"manifests":[{"annotations":[' + b'{"":0},' * 200_000 + b"0]}]}"
+    registry.instead = lambda request: "/referrers/" in request.path and bool(request.auth) and request.say(200, listed)
+    with pytest.raises(RegistryError, match="more than 100000 values"):
+        pull(registry, tmp_path / "bundle")
+
+
 # -- who stalls -------------------------------------------------------------------------------------------------------
 
 
