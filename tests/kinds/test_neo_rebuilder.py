@@ -350,6 +350,19 @@ def test_a_disk_that_is_full_keeps_no_half_of_an_entry(
     assert sorted(store.root.rglob("*")) == before
 
 
+def test_what_is_there_is_told_so_also_where_the_disk_refuses_the_driver_s_number(
+    store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, content = taken_out(store, place)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    assert rebuilder.publish(recipe, BY_OPENCL, content) == TEXT
+    assert (store.root / TEXT).read_bytes() == content
+
+
 def test_what_a_death_leaves_is_cleared_away_as_what_programs_leave_that_died(
     store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

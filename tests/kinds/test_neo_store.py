@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -594,6 +595,26 @@ def test_nothing_comes_back_while_a_program_writes(store: CacheOfTheDriver) -> N
         fcntl.flock(file, fcntl.LOCK_EX)
         assert remover.TRASH.restore(store.found.store, (one.ref,))[0].detail == "a program writes to the cache"
     assert remover.TRASH.restore(store.found.store, (one.ref,))[0].key == ZE
+
+
+def test_what_is_back_is_told_so_also_where_the_disk_has_no_room_for_the_driver_s_number(
+    store: CacheOfTheDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    entry = store.entries()[ZE]
+    neo.KIND.remover.remove([entry], {entry.id: LABEL})
+    (one,) = remover.TRASH.trash(store.found.store)
+    # As a driver leaves it on a full disk.
+    (store.root / layout.TOTAL).write_bytes(b"")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        (back,) = remover.TRASH.restore(store.found.store, (one.ref,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (back.key, back.detail) == (ZE, "")
+    assert remover.TRASH.trash(store.found.store) == ()
+    assert "could not be put right" in caplog.text
+    assert defects.TOTAL_LOW in store.faults()
 
 
 def test_a_lock_that_is_held_is_not_waited_for(store: CacheOfTheDriver) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import stat
 import time
@@ -16,6 +17,8 @@ from typing import Final
 from xpucached.domain.stores import Lookups
 from xpucached.kinds import fs, listing
 from xpucached.kinds.neo import layout, totals
+
+log = logging.getLogger(__name__)
 
 _DEPTH: Final = 2
 _PATIENCE: Final = 10
@@ -178,9 +181,15 @@ def _take(descriptor: int, how: int) -> bool:
 
 
 def add(descriptor: int, size: int) -> None:
-    """Put the driver's number right, under its lock: so many bytes came, or went if it is below zero."""
-    before = totals.total(os.pread(descriptor, totals.TOTAL_SIZE, 0))
-    put(descriptor, max(0, before + size))
+    """Put the driver's number right, under its lock: so many bytes came, or went if it is below zero.
+
+    They did, also where a full disk refuses that: a look finds the wrong number, as after a death at that moment.
+    """
+    try:
+        before = totals.total(os.pread(descriptor, totals.TOTAL_SIZE, 0))
+        put(descriptor, max(0, before + size))
+    except OSError as error:
+        log.warning("the GPU driver's number of bytes could not be put right: %s", error.strerror)
 
 
 def put(descriptor: int, size: int) -> None:
