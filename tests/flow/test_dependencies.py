@@ -1519,6 +1519,19 @@ def test_a_model_whose_program_changed_is_not_warm_and_says_what_changed(keeper:
 
 
 @pytest.mark.timeout(300)
+def test_what_lies_in_a_directory_that_is_a_store_as_well_counts(keeper: Daemon, application: Path) -> None:
+    """As where somebody says ``SYCL_CACHE_DIR=.``, or his home."""
+    keeper.configure(f"[stores]\npaths = ['sycl:{application}']\n[schedule]\nsettle = '0.2s'\nprewarm = false\n")
+    keeper.start()
+    register(keeper, application)
+    keeper.ctl("scan")
+    keeper.ctl("prewarm", "net")
+    assert stands(keeper)[0] == "warm"
+    replaced(application / "libown.so", (application / "libown.so").read_bytes() + b"0")
+    keeper.until(lambda: stands(keeper)[0] == "changed")
+
+
+@pytest.mark.timeout(300)
 def test_a_changed_program_is_proven_again_by_itself(keeper: Daemon, application: Path) -> None:
     keeper.configure("[schedule]\nsettle = '0.2s'\nscan_interval = '1s'\n")
     keeper.start()

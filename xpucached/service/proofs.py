@@ -102,7 +102,11 @@ class ProofKeeper:
             return None
         settings = self._context.settings
         stores = (status.store for status in self._catalog.read(all_stores))
-        ours = tuple(map(os.path.realpath, (settings.paths.cache, *stores, *model.workload.exercise.caches)))
+        # Where a program lies or works is more than a store: somebody may have named his home for one.
+        directory = model.workload.directory
+        lies = tuple(map(os.path.realpath, (directory, (directory / model.workload.program).parent)))
+        bare = (one for one in map(os.path.realpath, stores) if not any(f"{it}/".startswith(f"{one}/") for it in lies))
+        ours = (*map(os.path.realpath, (settings.paths.cache, *model.workload.exercise.caches)), *bare)
         last = self._last(model.name)
         others = self._others()
         files = done.told.files if done.told is not None else ()
