@@ -177,7 +177,7 @@ def forget(store: Store, *, begins: bool = False) -> None:
                 fs.make(root, mark, b"")
                 _marks[store.root] = mark
     except OSError as error:
-        if begins:
+        if begins and not isinstance(error, FileNotFoundError):
             # Then the driver can make none, and keeps nothing.
             _marks[store.root] = error.with_traceback(None)
 
