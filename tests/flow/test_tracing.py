@@ -132,6 +132,26 @@ def test_signals_reach_the_program_and_what_it_leaves_is_not_cut_off(tmp_path: P
     assert errors.read_text().endswith("later\n")
 
 
+def test_who_reads_slowly_makes_nothing_run_on(tmp_path: Path) -> None:
+    """As a pager does: the program has long ended when somebody reads its last words."""
+    pipe = 1 << 16
+    code = f"import os; os.write(2, bytes({2 * pipe + pipe // 2})); open('done', 'w')"
+    child = subprocess.Popen([*TRACE, "--", sys.executable, "-c", code], stderr=subprocess.PIPE, cwd=tmp_path)
+    assert child.stderr is not None
+    until = time.monotonic() + 30
+    while not (tmp_path / "done").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.read(child.stderr.fileno(), pipe)
+    # What it wrote last is read now, and nobody takes it.
+    time.sleep(1)
+    said = child.stderr.read().strip(b"\0")
+    child.stderr.close()
+    assert child.wait(60) == 0
+    assert b"ended              with exit status 0" in said
+    assert b"goes on" not in said
+
+
 def test_a_program_keeps_its_terminal() -> None:
     main, end = pty.openpty()
     code = "import os, sys; print(*map(os.isatty, (0, 1, 2)), os.getpgrp() == os.getpgid(os.getppid()))"

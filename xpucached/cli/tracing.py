@@ -106,6 +106,9 @@ def _attend(command: list[str], variables: Mapping[str, str], listener: observer
                 return _ended(program) if status is None else status, False
             if status is None and (status := _ended(program, os.WNOHANG)) is not None:
                 until = time.monotonic() + _GRACE
+        # Who reads what is passed on may have taken all that time.
+        if polling.readable(ours, seconds=0) and not _pass_on(ours, listener):
+            return status, False
     if launching.stay_behind():
         _serve_on(ours, listener)
     os.close(ours)
