@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _ctypes
 import asyncio
 import contextlib
 import mmap
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import traceback
 from datetime import UTC, datetime
@@ -45,7 +47,7 @@ from xpucached.processes import child, conversation, scratch
 from xpucached.processes.output import ChildOutput, Trace
 from xpucached.processes.pause import PauseControl
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, cache_files, owners, proofs, survey
+from xpucached.service import Service, cache_files, owners, proofs, recordings, survey
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.settings import loading
@@ -74,6 +76,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float = 2.0) -> None:
         (proofs, "_NOTING"),
         (proofs, "_PATIENCE"),
         (cache_files, "_COUNTING"),
+        (recordings, "_READING"),
     ):
         monkeypatch.setattr(room, name, seconds)
 
@@ -249,6 +252,54 @@ def test_no_run_begins_whose_caches_or_requests_are_away(away: Path, tmp_path: P
         report = asyncio.run(work(catalog))
     # It is put off, and tried again at the next look.
     assert [one.why for one in report.deferred] == [f"the file system of its {what} does not answer: {away}/{what}"]
+
+
+WENT_AWAY = """
+import ctypes, pathlib, sys, time
+ctypes.CDLL(sys.argv[1])
+pathlib.Path(sys.argv[2], "loaded").touch()
+while not pathlib.Path(sys.argv[2], "away").exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "directory"), [("libsycl.so.8", "."), ("libze_intel_gpu.so.1", "."), ("lib.so", "libraries")]
+)
+def test_a_run_ends_whose_libraries_or_directory_went_away_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, directory: str
+) -> None:
+    hurry(monkeypatch)
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    shutil.copy(_ctypes.__file__, libraries / library)
+    command = (sys.executable, "-c", WENT_AWAY, f"{libraries / library}", f"{tmp_path}")
+    net = Model(ModelName("net"), Workload(command, tmp_path / directory))
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+
+    async def work(catalog: Catalog) -> PrewarmReport:
+        context = Context(loading.load(None, user=True, environ=environ), catalog, {})
+        service = Service(context, ProcessStarter({}, INSTANCE))
+        service.context.ready = True
+        job = service.context.jobs.start("prewarm", service.prewarmer.work(frozenset({net.name})))
+        async with asyncio.timeout(120):
+            while not (tmp_path / "loaded").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.05)
+            with silent(libraries):
+                (tmp_path / "away").touch()
+                job = await service.context.jobs.wait(job.id, 60.0)
+                assert job.finished
+        await service.stop()
+        assert isinstance(job.report, PrewarmReport)
+        return job.report
+
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        catalog.write(add_model, net)
+        catalog.write(
+            record_survey, Host(datetime.now(UTC), "", "", "", environments=(sycl_target("OpenCL", "CPU", "3.0", "1"),))
+        )
+        (run,) = asyncio.run(work(catalog)).runs
+    assert run.outcome is Outcome.UNCACHED
 
 
 def test_what_is_named_and_away_holds_up_no_start_and_no_replay(away: Path, tmp_path: Path) -> None:

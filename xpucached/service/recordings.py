@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached import deadlines
 from xpucached.catalog.builds import count_built
 from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from xpucached.catalog import Catalog
     from xpucached.domain.host import Host
+    from xpucached.domain.libraries import SyclRuntime
     from xpucached.domain.models import Run, WarmReason
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Deferred
@@ -43,6 +45,9 @@ log = logging.getLogger(__name__)
 
 _NAMED: Final = 3
 """Kernels that one sentence names."""
+
+_READING: Final = 30.0
+"""Seconds that it may take to tell runtimes by their content: some hundred megabytes are read."""
 
 
 def trace(stores: Sequence[FoundStore]) -> Trace:
@@ -121,7 +126,11 @@ class RunEnds:
 def why_untold(stores: Sequence[FoundStore], directory: Path) -> str:
     """Return why programs that work in this directory do not tell of their entries in one of these stores, if so."""
     told = (KINDS[one.store.kind].recorder for one in stores)
-    return next((why for recorder in told if recorder is not None and (why := recorder.why_untold(directory))), "")
+    every = (why for recorder in told if recorder is not None and (why := recorder.why_untold(directory)))
+    try:
+        return deadlines.ask(directory, lambda: next(every, ""))
+    except TimeoutError:
+        return ""
 
 
 def why_not_kept(stores: Sequence[FoundStore], host: Host) -> str:
@@ -241,12 +250,19 @@ def untold(context: Context, model: Model, executions: Iterable[RunResult]) -> s
 
 
 def libraries(run: Run, executions: Sequence[RunResult], reached: frozenset[Path]) -> Libraries | None:
-    """Return which runtimes and drivers a run's processes had mapped; None if they were not ours to see."""
+    """Return which runtimes and drivers a run's processes had mapped; None if they are not ours to see, or away."""
     seen = frozenset(Path(path) for one in executions for path in one.mapped)
-    drivers = mapped_drivers(seen, run.started)
-    further = tuple(path for path in drivers if path not in reached)
     preflight = KINDS[MODELS].preflight
-    runtimes = preflight.mapped(seen, run.started) if preflight is not None else ()
+
+    def look() -> tuple[tuple[Path, ...], tuple[SyclRuntime, ...]]:
+        runtimes = preflight.mapped(seen, run.started) if preflight is not None else ()
+        return mapped_drivers(seen, run.started), runtimes
+
+    try:
+        drivers, runtimes = deadlines.ask(("libraries", run.model), look, _READING)
+    except TimeoutError:
+        return None
+    further = tuple(path for path in drivers if path not in reached)
     libraries = Libraries(runtimes, drivers, further)
     # Who tells of entries has a runtime or a driver: if none was seen, it ran elsewhere (in a container, say).
     elsewhere = not (runtimes or drivers) and any(one.traced for one in executions)
