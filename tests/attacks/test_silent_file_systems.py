@@ -41,7 +41,7 @@ from xpucached.domain.triggers import Periodic, Started
 from xpucached.domain.workloads import RunSpec
 from xpucached.errors import RequestError
 from xpucached.kinds import sycl
-from xpucached.kinds.sycl import following
+from xpucached.kinds.sycl import following, runtimes
 from xpucached.libexec import process_tree
 from xpucached.processes import child, conversation, scratch
 from xpucached.processes.output import ChildOutput, Trace
@@ -315,6 +315,18 @@ def test_what_is_named_and_away_holds_up_no_start_and_no_replay(away: Path, tmp_
 
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         asyncio.run(work(catalog))
+
+
+def test_the_runtimes_of_programs_that_are_away_hold_up_no_replay(away: Path, tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.mkdir()
+    (compiler / "libur_loader.so.0").touch()
+    workloads = [
+        Workload((f"{away}/bin/python3",), tmp_path),
+        Workload(("/bin/true",), tmp_path, {"LD_LIBRARY_PATH": f"{away}/lib:{compiler}"}),
+    ]
+    found = deadlines.ask("folders", lambda: runtimes.folders(workloads, {}), 30.0)
+    assert compiler in found
 
 
 def test_a_file_of_requests_that_is_away_is_not_waited_for(away: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import itertools
 import os
@@ -12,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import deadlines
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.host import elf
 from xpucached.host.drivers import replaced
@@ -169,7 +171,8 @@ def folders(workloads: Iterable[Workload], variables: Mapping[str, str], places:
     found: dict[str, Path] = {}
     for folder in _candidates(workloads, variables, places):
         try:
-            there = (folder / _MARK).is_file()
+            # A model's programs may lie where nobody answers.
+            there = deadlines.ask(folder, (folder / _MARK).is_file)
         except (OSError, ValueError):
             there = False
         if there:
@@ -177,6 +180,10 @@ def folders(workloads: Iterable[Workload], variables: Mapping[str, str], places:
         if len(found) == _MOST_FOLDERS:
             break
     return tuple(found.values())
+
+
+def _of_torch(library: Path) -> list[Path]:
+    return sorted(library.glob("python3*/site-packages/torch/lib"))[:_MOST_FOLDERS]
 
 
 def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], places: HostRoots) -> Iterator[Path]:
@@ -188,7 +195,7 @@ def _candidates(workloads: Iterable[Workload], variables: Mapping[str, str], pla
             library = program.parent.parent / "lib"
             yield library
             try:
-                yield from itertools.islice(sorted(library.glob("python3*/site-packages/torch/lib")), _MOST_FOLDERS)
+                yield from deadlines.ask(library, functools.partial(_of_torch, library))
             except OSError:
                 continue
     yield from _listed(variables)
