@@ -71,20 +71,22 @@ def _as_roots(text: str) -> str:
 
 def to_see_a_job(job: str, given: str) -> str:
     """Return the command that shows a job; one that the host's daemon began is its user's worker's."""
-    whose, number = _parted(job)
+    whose, number = _parted(job, given)
     return f"xpucachectl {whose or given}jobs {number}"
 
 
 def to_end_a_job(job: str, given: str, *, root: bool) -> str:
     """Return the command that ends a job, which an administrator who is not root may not."""
-    whose, number = _parted(job)
+    whose, number = _parted(job, given)
     return f"{'sudo ' if whose and not root else ''}xpucachectl {whose or given}jobs --cancel {number}"
 
 
-def _parted(job: str) -> tuple[str, str]:
+def _parted(job: str, given: str) -> tuple[str, str]:
     uid, point, number = job.partition(".")
-    whose, name = (f"--of {uid} ", number) if point and uid.isdecimal() else ("", job)
-    # It is a user's word, and stands in a command that root may type.
+    # What a user's worker calls its job is that user's word, and names nobody else.
+    ours = point and uid.isdecimal() and not given.startswith("--of ")
+    whose, name = (f"--of {uid} ", number) if ours else ("", job)
+    # Nor is it more than a word of a command that root may type.
     return whose, quoted(name)
 
 

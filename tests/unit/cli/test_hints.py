@@ -57,11 +57,11 @@ def test_who_came_by_sudo_is_told_to_come_by_sudo() -> None:
     assert hints.aimed("see: xpucachectl --of USER jobs", "", BY_SUDO) == "see: sudo xpucachectl --of USER jobs"
 
 
-@pytest.mark.parametrize("job", ["1; touch x", "1001.$(touch x)", "--all", "a\nb"])
+@pytest.mark.parametrize("job", ["1; touch x", "1001.$(touch x)", "1001.prewarm-3", "--all", "a\nb"])
 def test_what_a_worker_calls_its_job_is_one_word_of_a_command(job: str) -> None:
-    """Root may type what is printed, and a job's name is its user's word."""
-    for command in (hints.to_see_a_job(job, "--of alice "), hints.to_end_a_job(job, "--of alice ", root=True)):
-        assert command.endswith(f" {quoted(job.removeprefix('1001.'))}")
+    """Root may type what is printed, and a job's name is its user's word: no other user's job is meant."""
+    assert hints.to_see_a_job(job, "--of alice ") == f"xpucachectl --of alice jobs {quoted(job)}"
+    assert hints.to_end_a_job(job, "--of alice ", root=True) == f"xpucachectl --of alice jobs --cancel {quoted(job)}"
 
 
 def test_a_job_is_found_and_ended_by_what_is_printed() -> None:
