@@ -29,6 +29,7 @@ from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model, find_model
 from xpucached.catalog.runs import newest_runs
+from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
 from xpucached.daemon import watching
 from xpucached.domain.host import Host
@@ -36,7 +37,7 @@ from xpucached.domain.jobs import Job
 from xpucached.domain.models import Model, Outcome, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.reports import PrewarmReport
-from xpucached.domain.stores import Store, StoreState
+from xpucached.domain.stores import FoundStore, Scan, Store, StoreOrigin, StoreState
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.domain.workloads import RunSpec
 from xpucached.errors import RequestError
@@ -46,10 +47,13 @@ from xpucached.libexec import process_tree
 from xpucached.processes import child, conversation, scratch
 from xpucached.processes.output import ChildOutput, Trace
 from xpucached.processes.pause import PauseControl
+from xpucached.processes.results import RunResult
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, cache_files, owners, proofs, recordings, survey
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
+from xpucached.service.proofs import ProofKeeper
+from xpucached.service.store_finder import StoreFinder
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
@@ -315,6 +319,22 @@ def test_what_is_named_and_away_holds_up_no_start_and_no_replay(away: Path, tmp_
 
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         asyncio.run(work(catalog))
+
+
+def test_what_a_model_needs_is_noted_while_a_store_is_away(away: Path, tmp_path: Path) -> None:
+    net = Model(ModelName("net"), Workload(("/bin/true",), tmp_path))
+    found = FoundStore(Store(sycl.NAME, away / "store"), StoreOrigin.FOUND, "test")
+    settings = loading.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
+    done = RunResult(Outcome.WARMED, 0.1, 0.1, 0, 0, "", "")
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        scan = Scan(found, datetime.now(UTC), StoreState.UNREADABLE, None, vanished=())
+        catalog.write(record_scan, scan, sycl.scanner.architecture)
+        context = Context(settings, catalog, {})
+        keeper = ProofKeeper(context, StoreFinder(context))
+        look = keeper.named(net.name, net.workload)
+        needs = deadlines.ask("needs", lambda: keeper.needed(net, [look], [done]), 30.0)
+    assert needs
+    assert "/bin/true" in {one.path for one in needs}
 
 
 def test_the_runtimes_of_programs_that_are_away_hold_up_no_replay(away: Path, tmp_path: Path) -> None:

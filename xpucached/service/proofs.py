@@ -104,9 +104,10 @@ class ProofKeeper:
         stores = (status.store for status in self._catalog.read(all_stores))
         # Where a program lies or works is more than a store: somebody may have named his home for one.
         directory = model.workload.directory
-        lies = tuple(map(os.path.realpath, (directory, (directory / model.workload.program).parent)))
-        bare = (one for one in map(os.path.realpath, stores) if not any(f"{it}/".startswith(f"{one}/") for it in lies))
-        ours = (*map(os.path.realpath, (settings.paths.cache, *model.workload.exercise.caches)), *bare)
+        real = self._finder.real_root  # of any store the file system may not answer
+        lies = tuple(map(real, (directory, (directory / model.workload.program).parent)))
+        bare = (one for one in map(real, stores) if not any(it.is_relative_to(one) for it in lies))
+        ours = tuple(map(os.fspath, (*map(real, (settings.paths.cache, *model.workload.exercise.caches)), *bare)))
         last = self._last(model.name)
         others = self._others()
         files = done.told.files if done.told is not None else ()
