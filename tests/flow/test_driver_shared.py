@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.flow.test_driver_cache import NEO
+from tests.flow.test_driver_cache import NEO, words
 from tests.flow.test_driver_replay import ReplayHouse
 from tests.support.runtimes import PROGRAM
 from xpucached.catalog.entries import all_entries
-from xpucached.domain.models import Outcome
+from xpucached.domain.models import Outcome, Warmth
 from xpucached.domain.plans import NoRecipe
 from xpucached.domain.recipes import RecipeState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.support.runtimes import SimulatedGpu
+    from xpucached.domain.models import Workload
+    from xpucached.domain.names import ModelName
+    from xpucached.host.proofs import DependencySnapshot
+    from xpucached.processes.results import RunResult
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(600)]
 
@@ -60,3 +66,34 @@ def test_what_is_compiled_for_the_sycl_cache_fills_the_drivers_once(house: Repla
             assert house.content() == made
 
     house.live(work, command=["/usr/bin/env", f"PYTHONPATH={modules}", *program])
+
+
+@pytest.mark.parametrize("before", ["first", "second"])
+def test_a_driver_s_cache_that_goes_before_a_pass_is_there_again_for_it(
+    house: ReplayHouse, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Without one the driver compiles all, and leaves no word of it; the SYCL cache still has all that it had."""
+    lib = house.gpu.runtime.lib
+    modules = f"PYTHONPATH={next(lib.glob('python3*/site-packages'))}"
+    python = os.path.realpath(house.gpu.runtime.python)
+    sycl = ["/usr/bin/env", modules, *house.gpu.command(lib), python, "-W", "ignore", "-c", PROGRAM]
+    mere = house.gpu.builder([("text", house.place / "source.cl", "-DX=1")])
+
+    async def work() -> None:
+        proofs = house.service.prewarmer.proofs
+        named = proofs.named
+
+        def removed(name: ModelName, workload: Workload, passes: Sequence[RunResult] = ()) -> DependencySnapshot | None:
+            if bool(passes) is (before == "second"):
+                shutil.rmtree(house.root)
+            return named(name, workload, passes)
+
+        if before == "first":
+            await house.warmed()
+        monkeypatch.setattr(proofs, "named", removed)
+        run = await house.warmed(force=before == "first")
+        status = await house.status()
+        assert (run.outcome, status.warmth) == (Outcome.WARMED, Warmth.WARM)
+        assert [(one.kind, one.entries) for one in status.layers] == [("neo", 1), ("sycl", 8)]
+
+    house.live(work, command=["/bin/sh", "-c", f"{words(mere)} && exec {words(sycl)}"])

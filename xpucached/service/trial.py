@@ -24,6 +24,7 @@ from xpucached.planning.device_use import device_use, fallbacks, ran_on
 from xpucached.processes.pause import RunLimits
 from xpucached.service import cache_files, program_variables, recordings
 from xpucached.service.beside_cpu import CpuRunner
+from xpucached.service.store_finder import make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -228,6 +229,9 @@ class TrialRunner:
         tell: Callable[[str], None],
     ) -> RunResult:
         found = stores[0]
+        if cache:
+            # A driver makes none, and where there is none it leaves no word of what it compiles.
+            await asyncio.to_thread(make, stores)
         # What others left there says nothing of this pass.
         await asyncio.to_thread(recordings.clear, stores, begins=cache)
         tracing: dict[str, str] = {}
