@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _PIECE: Final = 1 << 20
 _WAITING: Final = 4
 """Pieces that wait for being packed, in memory."""
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OURS: Final = "xpucached."
 """What all begins with in a directory in which a layout is made."""
 
@@ -43,9 +44,7 @@ class LayoutWriter:
         with _told(dest):
             _sweep(dest)
             self._beside, self._held = _made(dest)
-            # By the descriptor: whoever may rename what lies here could have another directory of ours filled.
-            opened = Path(f"/proc/self/fd/{self._held}")
-            self._inside = opened if opened.exists() else self._beside
+            self._inside = inside(self._beside, self._held)
             self._place = self._inside / f"{_OURS}layout"
             (self._place / "blobs/sha256").mkdir(parents=True)
         self.put_file("oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
@@ -141,7 +140,7 @@ class LayoutWriter:
     def discard(self) -> None:
         """Take away what was not finished."""
         if self._held >= 0:
-            _remove(self._beside, self._held)
+            remove(self._beside, self._held)
             os.close(self._held)
             self._held = -1
 
@@ -243,10 +242,30 @@ def _made(dest: Path) -> tuple[Path, int]:
         place = Path(tempfile.mkdtemp(prefix=_prefix(dest), dir=dest.parent))
         # Until it is held, somebody may take it for left behind.
         with contextlib.suppress(FileNotFoundError):
-            held = os.open(place, _FOLDER)
+            held = os.open(place, FOLDER)
             if hold(held) is not False and os.path.lexists(place):
+                if not _is_new(held):
+                    os.close(held)
+                    raise OSError(errno.EEXIST, "something else took the place of what is made beside it")
                 return place, held
             os.close(held)
+
+
+def _is_new(held: int) -> bool:
+    """Return whether a directory is empty, and whose what is made in it is: by any file system's word of owners."""
+    if os.listdir(held):
+        return False
+    file = os.open(f"{_OURS}new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=held)
+    try:
+        return os.fstat(file).st_uid == os.fstat(held).st_uid
+    finally:
+        os.close(file)
+
+
+def inside(place: Path, held: int) -> Path:
+    """Return the path of a directory that is open, by which it is found whoever renames it; its own without /proc."""
+    opened = Path(f"/proc/self/fd/{held}")
+    return opened if opened.exists() else place
 
 
 def hold(descriptor: int) -> bool | None:
@@ -266,11 +285,11 @@ def remove_left(path: Path, of: str = "") -> None:
     All that is in it must begin with ``of``: whoever may write there may have given its name to another one of ours.
     """
     with contextlib.suppress(OSError):
-        folder = os.open(path, _FOLDER)
+        folder = os.open(path, FOLDER)
         try:
             ours = os.fstat(folder).st_uid == os.geteuid() and hold(folder)
             if ours and all(name.startswith(of) for name in os.listdir(folder)):
-                _remove(path, folder)
+                remove(path, folder)
         finally:
             os.close(folder)
 
@@ -282,7 +301,7 @@ def _sweep(dest: Path) -> None:
             remove_left(path, _OURS)
 
 
-def _remove(place: Path, held: int) -> None:
+def remove(place: Path, held: int) -> None:
     """Remove a directory that is open; of what has its name by now only an empty one goes."""
     with contextlib.suppress(OSError):
         for name in os.listdir(held):

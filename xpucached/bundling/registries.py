@@ -6,20 +6,27 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.bundle import members, trust, words
+from xpucached.bundle import members, trust, words, writing
 from xpucached.bundle.layout import Descriptor, canonical, descriptor, digest_of, parsed
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling.inspecting import check
 from xpucached.bundling.signing import refuse_revoked, signed_view
 from xpucached.domain.bundles import PullReport, PushReport
-from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError, NotFound, RequestError, Unsigned
+from xpucached.errors import (
+    AlreadyThere,
+    BadBundle,
+    Conflict,
+    DiskError,
+    NotFound,
+    RequestError,
+    Unsigned,
+    XpucachedError,
+)
 from xpucached.processes import scratch
 from xpucached.registry import accounts, reference
 from xpucached.registry.client import Delivery, Registry
@@ -174,39 +181,52 @@ def push(order: PushBundle, progress: Progress) -> PushReport:
 
 @contextlib.contextmanager
 def staging(dest: Path) -> Iterator[Path]:
-    """Give the folder beside a place where a pull collects; the next one goes on from there.  Raises `Conflict`."""
+    """Give the folder beside a place where a pull collects; after an error, the next one goes on from there.
+
+    By its descriptor: whoever may write here may give its name to something else meanwhile.  Raises `Conflict`.
+    """
     if not dest.name:
         raise AlreadyThere(f"{dest} is there already", hint="name another place")
     place = dest.with_name(f".{dest.name}.pulling")
-    try:
-        with contextlib.suppress(FileExistsError):
-            place.mkdir(0o700)
-        status = place.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise Conflict(f"{place} is not ours alone", hint="pull to a place of your own")
-        # Who may write here may have given this name to another directory of ours, and in the end it goes.
-        there = set(os.listdir(place))
-        if there and not (there <= _COLLECTED and (_LOCK in there or not status.st_mode & 0o077)):
-            raise Conflict(f"{place} holds something else than a pull leaves", hint="move it, or pull to another place")
-        lock = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise DiskError(f"{place} cannot be made: {error.strerror}") from error
-    held = False
-    try:
+    foreign = Conflict(f"{place} is not ours alone", hint="pull to a place of your own")
+    with contextlib.ExitStack() as stack:
+        try:
+            with contextlib.suppress(FileExistsError):
+                place.mkdir(0o700)
+            folder = os.open(place, writing.FOLDER)
+            stack.callback(os.close, folder)
+            status = os.fstat(folder)
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                raise foreign
+            # Who may write here may have given this name to another directory of ours, and in the end it goes.
+            there = set(os.listdir(folder))
+            if there and not (there <= _COLLECTED and (_LOCK in there or not status.st_mode & 0o077)):
+                hint = "move it, or pull to another place"
+                raise Conflict(f"{place} holds something else than a pull leaves", hint=hint)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            lock = os.open(_LOCK, flags, 0o600, dir_fd=folder)
+            stack.callback(os.close, lock)
+        except NotADirectoryError:
+            raise foreign from None
+        except OSError as error:
+            raise DiskError(f"{place} cannot be made: {error.strerror}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Conflict(f"another one pulls to {dest} just now") from None
-        held = True
-        (place / "blobs/sha256").mkdir(0o700, parents=True, exist_ok=True)
-        yield place
-    except BaseException as error:
-        # What is spoilt, or has nothing in it, is no good for the next one.
-        if held and (isinstance(error, BadBundle | Unsigned) or not any(place.glob("blobs/sha256/*"))):
-            shutil.rmtree(place, ignore_errors=True)
-        raise
-    finally:
-        os.close(lock)
+        inside = writing.inside(place, folder)
+        try:
+            (inside / "blobs/sha256").mkdir(0o700, parents=True, exist_ok=True)
+            yield inside
+        except BaseException as error:
+            if isinstance(error, XpucachedError):
+                error.message = error.message.replace(os.fspath(inside), os.fspath(place))
+            # What is spoilt, or has nothing in it, is no good for the next one.
+            spoilt = isinstance(error, BadBundle | Unsigned | AlreadyThere)
+            if spoilt or not any(inside.glob("blobs/sha256/*")):
+                writing.remove(place, folder)
+            raise
+        writing.remove(place, folder)
 
 
 class _Pull:
@@ -322,7 +342,6 @@ def pull(order: PullBundle, progress: Progress) -> PullReport:
     where = reference.parse(order.reference)
     with staging(order.dest) as place:
         if os.path.lexists(order.dest):
-            shutil.rmtree(place)
             raise AlreadyThere(f"{order.dest} is there already", hint="remove it first, or name another place")
         progress(0, 0, f"asking {where.host}")
         registry = _registry(where, order.access, (f"repository:{where.repository}:pull",))
@@ -359,7 +378,6 @@ def pull(order: PullBundle, progress: Progress) -> PullReport:
                 layout.take(place / "blobs/sha256" / digest, f"blobs/sha256/{digest}")
             layout.put_file("index.json", own["index.json"])
             layout.finish()
-        shutil.rmtree(place)
     final = members.opened(order.dest)
     with final.layout:
         view = replace(signed_view(final), checked=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from xpucached.bundle import words
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.domain.bundles import Compression
-from xpucached.errors import RequestError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from xpucached.errors import DiskError, RequestError
 
 
 def test_what_one_in_another_container_makes_stays_and_what_a_killed_one_left_goes(
@@ -66,6 +64,44 @@ def test_what_takes_the_place_of_what_is_made_is_not_touched(name: str, tmp_path
 
     assert sorted(path.read_text() for path in mine.rglob("*") if path.is_file()) == ["mine"] * 3
     assert mine.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_takes_the_place_of_what_was_just_made_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is open, as whoever waits for it can do in time."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "file").touch()
+    mkdtemp = tempfile.mkdtemp
+
+    def exchanged(**given: str) -> str:
+        place = mkdtemp(**given)
+        Path(place).rename(tmp_path / "away")
+        mine.rename(place)
+        return place
+
+    monkeypatch.setattr(tempfile, "mkdtemp", exchanged)
+    with pytest.raises(DiskError, match="took the place"):
+        LayoutWriter(tmp_path / "bundle")
+    assert [path.name for path in tmp_path.glob(".bundle.*/*")] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_nothing_is_made_in_a_directory_that_somebody_else_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owns it could have any file of ours written over by a link in it."""
+    mkdtemp = tempfile.mkdtemp
+
+    def theirs(**given: str) -> str:
+        place = mkdtemp(**given)
+        os.chown(place, 65534, 65534)
+        return place
+
+    monkeypatch.setattr(tempfile, "mkdtemp", theirs)
+    with pytest.raises(DiskError, match="took the place"):
+        LayoutWriter(tmp_path / "bundle")
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling import fetching, registries
-from xpucached.errors import AlreadyThere, Conflict
+from xpucached.errors import AlreadyThere, BadBundle, Conflict
 
 
 def test_who_comes_second_leaves_what_the_first_one_collects(tmp_path: Path) -> None:
@@ -32,6 +33,36 @@ def test_another_directory_of_ours_that_somebody_gave_such_a_name_is_not_pulled_
     assert {path.name for path in mine.iterdir()} == {*names}
 
 
+@pytest.mark.parametrize("error", [BadBundle, KeyboardInterrupt, None])
+@pytest.mark.parametrize("what", ["link", "directory"])
+def test_what_takes_the_place_of_what_is_pulled_is_not_touched(
+    what: str, error: type[BaseException] | None, tmp_path: Path
+) -> None:
+    """By whoever may write where the bundle shall be: it would be written to, and removed in the end."""
+    place, mine = tmp_path / ".bundle.pulling", tmp_path / "mine"
+    (mine / "blobs/sha256").mkdir(parents=True)
+    (mine / "blobs/sha256/file").touch()
+    with contextlib.suppress(BadBundle, KeyboardInterrupt), registries.staging(tmp_path / "bundle") as inside:
+        place.rename(tmp_path / "away")
+        if what == "link":
+            place.symlink_to(mine)
+        else:
+            mine.rename(place)
+        (inside / "blobs/sha256/other").touch()
+        if error is not None:
+            raise error("refused")
+    assert [path.name for path in (place / "blobs/sha256").iterdir()] == ["file"]
+
+
+def test_what_is_refused_names_the_place_where_it_lies(tmp_path: Path) -> None:
+    with (
+        pytest.raises(BadBundle) as told,
+        registries.staging(tmp_path / "bundle") as inside,
+    ):
+        raise BadBundle(f"{inside} holds no index")
+    assert told.value.message == f"{tmp_path / '.bundle.pulling'} holds no index"
+
+
 def test_nothing_is_pulled_to_where_all_directories_begin() -> None:
     with pytest.raises(AlreadyThere), registries.staging(Path("/")):
         pass
@@ -41,12 +72,14 @@ def test_what_another_fetch_collects_stays_and_what_a_killed_one_left_goes(tmp_p
     folder = tmp_path / "bundles"
     folder.mkdir()
     name, left = f"{'a' * 12}-{'b' * 12}", f"{'c' * 12}-{'d' * 12}"
-    with registries.staging(folder / left) as place:
+    with contextlib.suppress(KeyboardInterrupt), registries.staging(folder / left) as place:
         (place / "blobs/sha256" / ("0" * 64)).touch()
+        raise KeyboardInterrupt
+    assert (folder / f".{left}.pulling").is_dir()
     (folder / f".{left}.partial-1").mkdir()
     with registries.staging(folder / name) as pulling, LayoutWriter(folder / name) as making:
         fetching._tidy(folder, ())
 
         assert pulling.is_dir()
         making.put_file("index.json", b"{}")
-        assert sorted(folder.iterdir()) == sorted([pulling, making.scratch.parent.resolve()])
+        assert sorted(folder.iterdir()) == sorted([pulling.resolve(), making.scratch.parent.resolve()])
