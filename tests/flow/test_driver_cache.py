@@ -252,6 +252,20 @@ def test_models_are_cold_under_another_compiler_until_what_they_look_for_is_ther
     house.live(work, *JOBS)
 
 
+def test_a_model_whose_driver_could_tell_nothing_is_not_said_to_use_no_cache(house: GpuHouse) -> None:
+    mere = words(house.gpu.builder([("text", house.place / "source.cl", "-DX=1")]))
+    script = f'[ -e gone ] || {{ touch gone; rm -r "$NEO_CACHE_DIR"; }}; exec {mere}'
+
+    async def work() -> None:
+        run = await house.warmed()
+        said = f"what it asks for cannot be told in {house.root}: it was removed meanwhile"
+        assert (run.outcome, run.detail) == (Outcome.UNPROVEN, said)
+        assert (await house.warmed()).outcome is Outcome.WARMED
+        assert (await house.status()).layers == (Layer(NEO, 1, 1),)
+
+    house.live(work, command=["/bin/sh", "-c", script])
+
+
 def test_a_file_that_silences_the_driver_is_named(house: GpuHouse) -> None:
     async def work() -> None:
         switches = [f"{name} = {value}" for name, value in house.gpu.variables.items() if name[0].isupper()]

@@ -206,13 +206,13 @@ class TrialRunner:
         """Return why what came of the passes is not proven by them, if so."""
         if outcome in {Outcome.UNCACHED, Outcome.UNPROVEN} and not await asyncio.to_thread(_writable, root):
             return f"nothing can be kept in {root}: it may not be written to"
-        if outcome is not Outcome.WARMED:
-            return ""
-        if countless:
+        if outcome is Outcome.WARMED and countless:
             many = f"its caches hold more than {cache_files.MOST} files, or cannot be read just now"
             return f"{many}: whether a pass added any is not known"
-        if why_incomplete:
+        if outcome in {Outcome.WARMED, Outcome.UNCACHED} and why_incomplete:
             return f"what it asks for cannot be told in {why_incomplete}"
+        if outcome is not Outcome.WARMED:
+            return ""
         return await asyncio.to_thread(
             recordings.unusable, self._context, [executions], after
         ) or await asyncio.to_thread(recordings.untold, self._context, model, executions)
