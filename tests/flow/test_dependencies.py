@@ -1474,11 +1474,11 @@ def keeper(home: Path, short_dir: Path) -> Iterator[Daemon]:
         yield one
 
 
-def register(one: Daemon, application: Path) -> None:
+def register(one: Daemon, application: Path, cache: str = "cache") -> None:
     words = (sys.executable, "-W", "ignore", "app.py", "log")
     one.ctl(
         *("model", "add", "net", "--directory", str(application), "--device", "cpu"),
-        *("--cache", str(application / "cache"), "--", *words),
+        *("--cache", str(application / cache), "--", *words),
     )
 
 
@@ -1519,11 +1519,13 @@ def test_a_model_whose_program_changed_is_not_warm_and_says_what_changed(keeper:
 
 
 @pytest.mark.timeout(300)
-def test_what_lies_in_a_directory_that_is_a_store_as_well_counts(keeper: Daemon, application: Path) -> None:
-    """As where somebody says ``SYCL_CACHE_DIR=.``, or his home."""
-    keeper.configure(f"[stores]\npaths = ['sycl:{application}']\n[schedule]\nsettle = '0.2s'\nprewarm = false\n")
+@pytest.mark.parametrize("way", ["store", "cache"])
+def test_what_lies_in_a_directory_that_is_a_store_as_well_counts(keeper: Daemon, application: Path, way: str) -> None:
+    """As where somebody says ``SYCL_CACHE_DIR=.``, or his home; or ``--cache .``."""
+    paths = [f"sycl:{application}"] if way == "store" else []
+    keeper.configure(f"[stores]\npaths = {paths}\n[schedule]\nsettle = '0.2s'\nprewarm = false\n")
     keeper.start()
-    register(keeper, application)
+    register(keeper, application, "" if way == "cache" else "cache")
     keeper.ctl("scan")
     keeper.ctl("prewarm", "net")
     assert stands(keeper)[0] == "warm"

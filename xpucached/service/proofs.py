@@ -101,13 +101,13 @@ class ProofKeeper:
         if before is None:
             return None
         settings = self._context.settings
-        stores = (status.store for status in self._catalog.read(all_stores))
-        # Where a program lies or works is more than a store: somebody may have named his home for one.
+        stores = (*(one.store for one in self._catalog.read(all_stores)), *model.workload.exercise.caches)
+        # Where a program lies or works is more than a cache: somebody may have named his home for one.
         directory = model.workload.directory
         real = self._finder.real_root  # of any store the file system may not answer
         lies = tuple(map(real, (directory, (directory / model.workload.program).parent)))
         bare = (one for one in map(real, stores) if not any(it.is_relative_to(one) for it in lies))
-        ours = tuple(map(os.fspath, (*map(real, (settings.paths.cache, *model.workload.exercise.caches)), *bare)))
+        ours = tuple(map(os.fspath, (real(settings.paths.cache), *bare)))
         last = self._last(model.name)
         others = self._others()
         files = done.told.files if done.told is not None else ()
