@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import make_deb
 import pytest
+from msgspec.structs import replace
 
 from tests import INSTANCE
 from tests.flow.test_upkeep import settled
@@ -25,9 +26,10 @@ from tests.support.builders import SyclStore, sycl_target
 from xpucached import deadlines, mounts
 from xpucached.api import looking, requests
 from xpucached.api.requests import AddModel
-from xpucached.catalog import Catalog
+from xpucached.catalog import Catalog, derived, predicted
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model, find_model
+from xpucached.catalog.recipes import PROVEN
 from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
@@ -35,13 +37,26 @@ from xpucached.daemon import watching
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import Model, Outcome, Workload
-from xpucached.domain.names import ModelName
+from xpucached.domain.names import Architecture, EntryKey, ModelName
+from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.reports import PrewarmReport
-from xpucached.domain.stores import FoundStore, Scan, Store, StoreOrigin, StoreState
+from xpucached.domain.stores import (
+    Entry,
+    EntryId,
+    FoundStore,
+    ImageFormat,
+    Scan,
+    Store,
+    StoreOrigin,
+    StoreState,
+)
+from xpucached.domain.targets import Target
 from xpucached.domain.triggers import Periodic, Started
 from xpucached.domain.workloads import RunSpec
 from xpucached.errors import RequestError
 from xpucached.kinds import sycl
+from xpucached.kinds.neo.deriving import COMMON
+from xpucached.kinds.neo.targets import NAME as NEO
 from xpucached.kinds.sycl import following, runtimes
 from xpucached.libexec import process_tree
 from xpucached.processes import child, conversation, scratch
@@ -49,7 +64,7 @@ from xpucached.processes.output import ChildOutput, Trace
 from xpucached.processes.pause import PauseControl
 from xpucached.processes.results import RunResult
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service, cache_files, owners, proofs, recordings, survey
+from xpucached.service import Service, cache_files, deriving, owners, predicting, proofs, recordings, survey
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.service.proofs import ProofKeeper
@@ -335,6 +350,32 @@ def test_what_a_model_needs_is_noted_while_a_store_is_away(away: Path, tmp_path:
         needs = deadlines.ask("needs", lambda: keeper.needed(net, [look], [done]), 30.0)
     assert needs
     assert "/bin/true" in {one.path for one in needs}
+
+
+def test_how_entries_are_compiled_is_not_found_out_while_their_store_is_away(away: Path, tmp_path: Path) -> None:
+    """Nor where programs will look for them; all looks end at that."""
+    store, now = Store(NEO, away / "store"), datetime.now(UTC)
+    told, untold = (EntryKey(f"{name[0]}/{name[1]}/{name}.l0_cache") for name in ("0" * 16, "1" * 16))
+    here = Target(NEO, "P", "D", "1", (("compiler", "a"),))
+    other = replace(here, facts=(("compiler", "b"),))
+    settings = loading.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        context = Context(settings, catalog, {})
+        catalog.write(record_survey, Host(now, "", "", "", environments=(here, other)))
+        entry = Entry(EntryId(store, told), "s", 1, 4096, now, None, image=ImageFormat.SPIRV)
+        entries = (entry, replace(entry, id=EntryId(store, untold)))
+        scan = Scan(FoundStore(store, StoreOrigin.FOUND, "test"), now, StoreState.OK, 0, entries)
+        catalog.write(record_scan, scan, lambda _: Architecture("x"))
+        for _ in range(PROVEN):
+            context.recipes.keep(NEO, [RecordedRecipe(told, here, "", {COMMON: b"common"}, {})], now)
+
+        async def look() -> None:
+            await deriving.look(context)
+            await predicting.look(context)
+
+        deadlines.ask("look", lambda: asyncio.run(look()), 30.0)
+        assert [one.key for one in catalog.read(derived.underived, NEO, here, 10)] == [untold]
+        assert [one.entry.key for one in catalog.read(predicted.unpredicted, PROVEN, 10)] == [told]
 
 
 def test_the_runtimes_of_programs_that_are_away_hold_up_no_replay(away: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from xpucached.catalog import derived
 from xpucached.catalog.recipes import PROVEN
 from xpucached.errors import CatalogError
 from xpucached.kinds.table import KINDS
+from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
     from xpucached.domain.names import KindName
@@ -64,7 +65,11 @@ def _try_all(context: Context, kind: KindName, target: Target, alike: list[Recor
     while recorder is not None and (some := _wanted(context, kind, target, unread)):
         found: list[RecordedRecipe] = []
         tried: list[EntryId] = []
+        there = {root for root in {one.store.root for one in some} if answers(root)}
         for one in some:
+            if one.store.root not in there:
+                unread.add(one)
+                continue
             try:
                 recipe = recorder.derive(one, alike)
             except OSError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.catalog import predicted
 from xpucached.catalog.recipes import PROVEN
 from xpucached.kinds.table import KINDS
+from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
     from xpucached.domain.names import EntryKey
@@ -38,7 +39,11 @@ def _look(context: Context) -> bool:
     progress = False
     while some := [one for one in _wanted(context, len(unread)) if one not in unread]:
         told: list[tuple[Unpredicted, EntryKey | None]] = []
+        there = {root for root in {one.entry.store.root for one in some} if answers(root)}
         for one in some:
+            if one.entry.store.root not in there:
+                unread.add(one)
+                continue
             try:
                 told.append((one, _predict(context, one)))
             except OSError as error:
