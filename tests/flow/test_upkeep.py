@@ -46,7 +46,7 @@ from xpucached.domain.reports import PrewarmReport, VerifyReport
 from xpucached.domain.status import Status
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.throttling import RunCause
-from xpucached.domain.triggers import Periodic, Started
+from xpucached.domain.triggers import Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError, HostError, Unconfirmed
 from xpucached.kinds import fs, sycl, table
 from xpucached.processes.supervised import ProcessStarter
@@ -319,6 +319,28 @@ def test_what_the_catalog_cannot_record_is_shown_once(short_dir: Path, monkeypat
         asyncio.run(work(catalog))
     finally:
         catalog.close()
+
+
+def test_what_fails_for_however_many_looks_is_only_looked_at_again_later(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(catalog: Catalog) -> list[float | None]:
+        service = alone(catalog)
+
+        async def failing(*_given: object, **_named: object) -> NoReturn:
+            raise HostError("it does not answer")
+
+        monkeypatch.setattr(service.models, "load", failing)
+        pauses = [await service.reconciler.reconcile([Started()])]
+        # Each change in a store is a look, too.
+        pauses += [await service.reconciler.reconcile([StoreChanged(short_dir)]) for _ in range(1100)]
+        await settled(service)
+        await service.stop()
+        return pauses
+
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        pauses = asyncio.run(work(catalog))
+    assert (pauses[:2], pauses[-1]) == ([5.0, 10.0], 600.0)
 
 
 @pytest.mark.parametrize("whole", [True, False])

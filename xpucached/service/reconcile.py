@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _RETRY: Final = 5.0
 _LONGEST_RETRY: Final = 600.0
 """Seconds after which to look again when a part of a look has failed: each time twice as many, up to this."""
+_MOST_DOUBLED: Final = 10
+"""So often they are doubled: what fails for weeks comes to no number that is too large."""
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +129,7 @@ class Reconciler:
             context.looked = began
             if self._surveyor.unsettled is None:
                 context.noticed = notices
-        again = min(_RETRY * 2.0 ** (self._missed - 1), _LONGEST_RETRY) if self._missed else None
+        again = min(_RETRY * 2.0 ** min(self._missed - 1, _MOST_DOUBLED), _LONGEST_RETRY) if self._missed else None
         return min((one for one in (again, self._surveyor.unsettled) if one is not None), default=None)
 
     async def _look_at_stores(self, triggers: frozenset[Trigger], *, booted: bool, whole: bool) -> None:
