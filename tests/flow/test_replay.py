@@ -583,6 +583,50 @@ def test_a_replay_that_waited_is_planned_for_the_driver_that_came_meanwhile_and_
     assert gone.exists() == room
 
 
+def test_a_driver_that_comes_while_a_plan_waits_for_a_thread_is_left_to_the_next_replay(
+    home: Path, sycl_store: SyclStore, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sycl_store.add("_ZTS1k", options="-light")
+    command = (os.fspath(fake_compiler(short_dir)),)
+    environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(sycl_store.root)}
+    config = loading.load(None, user=True, environ={**os.environ, **environ})
+    monkeypatch.setattr(replay, "confirm", lambda *_given: [])
+
+    async def work(catalog: Catalog) -> ReplayReport:
+        def meet(driver: str) -> Host:
+            environments = (sycl_target(**{**sycl_store.defaults, "driver": driver}),)
+            return Host(datetime.now(UTC), "boot", "6", f"stamp {driver}", environments=environments)
+
+        def survey() -> None:
+            context.host = meet("3")
+            surveyed.set()
+
+        def in_use(given: Context) -> tuple[OtherDriver, ...]:
+            if handle.waits.is_set():
+                # All threads have something to do until a survey has found another driver.
+                loop.run_in_executor(None, surveyed.wait)
+                loop.call_soon(survey)
+            return tuple(replace(one, command=command) for one in drivers_in_use(given))
+
+        monkeypatch.setattr(replay, "drivers_in_use", in_use)
+        loop, handle, surveyed = asyncio.get_running_loop(), Waits(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        context = Context(config, catalog, {}, lambda: datetime.now(UTC))
+        context.host = meet("2")
+        scanner = StoreScanner(context, StoreFinder(context))
+        starter = ProcessStarter(os.environ, INSTANCE)
+        replayer = replay.Replayer(context, scanner, TrashKeeper(context, scanner), starter)
+        await context.locks.changing.acquire()
+        replaying = asyncio.ensure_future(replayer.work(replay.ReplayRequest())(cast("Handle", handle)))
+        await handle.waits.wait()
+        context.locks.changing.release()
+        return await replaying
+
+    with contextlib.closing(Catalog.open(short_dir / "catalog.sqlite")) as catalog:
+        report = asyncio.run(work(catalog))
+    assert (report.rebuilt, report.failed, [one.to.toolchain for one in report.plan.rebuild]) == (1, 0, ["2"])
+
+
 @pytest.mark.parametrize("heavy", [4, 12])
 def test_some_programs_whose_compilers_are_killed_do_not_stop_the_rest(
     home: Path, sycl_store: SyclStore, short_dir: Path, heavy: int

@@ -146,7 +146,8 @@ class Replayer:
 
     async def plan(self, wish: ReplayRequest) -> ReplayPlan:
         """Decide what to rebuild for the installed driver."""
-        return await asyncio.to_thread(self._plan, wish, drivers_in_use(self._context))
+        context = self._context
+        return await asyncio.to_thread(self._plan, wish, drivers_in_use(context), context.present)
 
     async def wanted(self) -> bool:
         """Return whether the installed driver lacks anything that nobody asked about.
@@ -191,9 +192,9 @@ class Replayer:
         self._again = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
-    def _plan(self, wish: ReplayRequest, drivers: Sequence[OtherDriver]) -> ReplayPlan:
-        context = self._context
-        target: Host = context.present
+    def _plan(self, wish: ReplayRequest, drivers: Sequence[OtherDriver], present: Host) -> ReplayPlan:
+        """Plan for these drivers, and the host that was ``present`` with them: by now there may be another one."""
+        context, target = self._context, present
         if wish.is_elsewhere:
             target = structs.replace(target, environments=drivers[0].environments, stamp=drivers[0].stamp, drivers=())
         if wish.to is not None and not any(one.fingerprint.startswith(wish.to) for one in target.offered):
@@ -221,7 +222,8 @@ class Replayer:
 
     async def lacking(self, driver: OtherDriver) -> ReplayPlan:
         """Decide what to rebuild for a driver that is not in use."""
-        return await asyncio.to_thread(self._plan, ReplayRequest(driver_root=Path("/")), (driver,))
+        wish = ReplayRequest(driver_root=Path("/"))
+        return await asyncio.to_thread(self._plan, wish, (driver,), self._context.present)
 
     def work(
         self, wish: ReplayRequest, *, dry_run: bool = False, told: Callable[[OtherDriver], None] = lambda _driver: None
@@ -234,7 +236,7 @@ class Replayer:
                 if wish.is_elsewhere:
                     told(drivers[0])
                 if dry_run:
-                    plan = await asyncio.to_thread(self._plan, wish, drivers)
+                    plan = await asyncio.to_thread(self._plan, wish, drivers, self._context.present)
                     share = _share(plan.covered + len(plan.rebuild), _left_out(plan))
                     return ReplayReport(plan, dry_run=True, skipped=plan.skipped, share=share, into=wish.into)
                 async with self._context.turn(handle):
@@ -243,7 +245,7 @@ class Replayer:
                     if not wish.is_elsewhere:
                         # While it waited for its turn there may have come another.
                         drivers = drivers_in_use(self._context)
-                    plan = await asyncio.to_thread(self._plan, wish, drivers)
+                    plan = await asyncio.to_thread(self._plan, wish, drivers, self._context.present)
                     if plan.rebuild:
                         # A disk that fills up meanwhile would end it, and keep programs from writing, too.
                         await self._trash.tidy(coming(plan, wish.scope))
