@@ -34,10 +34,11 @@ from xpucached.catalog.runs import newest_runs
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
 from xpucached.daemon import watching
-from xpucached.domain.host import Host
+from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.jobs import Job
 from xpucached.domain.models import Model, Outcome, Workload
 from xpucached.domain.names import Architecture, EntryKey, ModelName
+from xpucached.domain.plans import IndexedEntry, Rebuild, Recipe, ReplayReason
 from xpucached.domain.recipes import RecordedRecipe
 from xpucached.domain.reports import PrewarmReport
 from xpucached.domain.stores import (
@@ -68,6 +69,8 @@ from xpucached.service import Service, cache_files, deriving, owners, predicting
 from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.service.proofs import ProofKeeper
+from xpucached.service.publish import Publisher
+from xpucached.service.replay import ReplayRequest
 from xpucached.service.store_finder import StoreFinder
 from xpucached.settings import loading
 
@@ -376,6 +379,20 @@ def test_how_entries_are_compiled_is_not_found_out_while_their_store_is_away(awa
         deadlines.ask("look", lambda: asyncio.run(look()), 30.0)
         assert [one.key for one in catalog.read(derived.underived, NEO, here, 10)] == [untold]
         assert [one.entry.key for one in catalog.read(predicted.unpredicted, PROVEN, 10)] == [told]
+
+
+def test_what_was_compiled_for_a_store_that_went_away_is_not_waited_for(away: Path, tmp_path: Path) -> None:
+    now, target = datetime.now(UTC), sycl_target("Level-Zero", "A770", "1.6", "1")
+    entry = Entry(EntryId(Store(sycl.NAME, away / "store"), EntryKey("a/b/c/0")), "s", 1, 4096, now, None, target)
+    one = Rebuild(IndexedEntry(entry, None, None, (), now, now, "run"), target, ReplayReason.USED)
+    settings = loading.load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)})
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        context = Context(settings, catalog, {})
+        results = Publisher(context, ReplayRequest(), (OtherDriver((target,), "stamp", {}),))
+        results.built(one, Recipe(entry.id, b"", b""), b"program", 1.0)
+        deadlines.ask("publish", results.close, 30.0)
+    (failure,) = results.failures
+    assert "its file system does not answer" in failure
 
 
 def test_the_runtimes_of_programs_that_are_away_hold_up_no_replay(away: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import threading
@@ -27,6 +28,7 @@ from xpucached.kinds.table import KINDS
 from xpucached.processes import scratch
 from xpucached.processes.cancellation import ended
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
+from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -359,6 +361,8 @@ def publish(
     """
     entry, (recipe, binary) = one.entry.entry, made
     rebuilder, store = table.rebuilder(entry), Store(entry.id.store.kind, into or entry.id.store.root)
+    if not answers(store.root):
+        raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer", os.fspath(store.root))
     stamp, digest = driver_for(one, drivers).stamp, program_digest(binary).hexdigest()
     expected, now, size = rebuilder.expected_key(recipe, one.to), context.clock(), entry.image_size
 
