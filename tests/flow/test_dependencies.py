@@ -776,6 +776,27 @@ def test_packages_among_too_many_names_that_change_meanwhile_are_not_proven(plac
     assert packages.unsettled
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_library_in_a_directory_of_the_arguments_that_is_replaced_while_it_runs_is_not_proven(
+    tmp_path: Path, passes: int
+) -> None:
+    """As with ``cd build && ./app``: it is no output of the program's, though it lies there."""
+    library = tmp_path / "build/libown.so"
+    library.parent.mkdir()
+    library.write_bytes(b"1")
+    of = workload(tmp_path, "/bin/sh", "-c", "cd build && ./app")
+    first = proofs.named(of, {})
+    before, earlier = (first, None) if passes == 1 else (proofs.named(of, {}, [str(library)]), first)
+    replaced(library, b"22")
+    needs = proofs.needed(of, before, [str(library)], (), (), (), (), (), earlier)
+    assert changes(needs, tmp_path) == ("build/libown.so was changed while the run that proved it went on",)
+    # The next proof is of the new one, and what each run writes anew is its own work.
+    again = proofs.named(of, {})
+    assert changes(proofs.needed(of, again, [str(library)], (), (), (), needs), tmp_path) == ()
+    replaced(library, b"333")
+    assert changes(proofs.needed(of, again, [str(library)], (), (), (), needs), tmp_path) == ()
+
+
 def test_packages_that_only_its_libraries_tell_and_that_change_while_it_runs_are_not_proven(place: Path) -> None:
     of, _ = of_place(place)
     site = place / "env/lib/python3.11/site-packages"

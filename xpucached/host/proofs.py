@@ -127,19 +127,21 @@ def needed(
     mapped = {(one.inode, one.digest) for path in led if (one := then.read.get(path)) is not None}
     for path in sorted(one.path for one in then.read.values() if (one.inode, one.digest) in mapped):
         seen.add(path, Role.LIBRARY)
-    before = {old.path for old in then.named}
-    settled = {*mapped_before, *then.read, *(path for path, one in known.items() if one.role.is_code)}
+    before = {old.path: old for old in then.named}
+    settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role.is_code)}
     settled -= {path for path, one in known.items() if one.unsettled}
     for path, role in seen.paths.items():
-        if path in before or _below(path, ours) or not ordinary(path):
+        # What a directory of the arguments holds may be code all the same, and is no output then.
+        if path in found or (path in before and not role.is_code) or _below(path, ours) or not ordinary(path):
             continue
         now, was = _look(path, role), then.read.get(path, known.get(path))
         # What changed during the pass is its own work; what comes from the future is as old as a wrong clock.  Where
         # files are stamped by a server's clock, only what was looked at before tells.
-        own = now is None or then.began <= now.changed <= ended or not _same(then.read.get(path, now), now)
+        old = then.read.get(path, before.get(path, now))
+        own = now is None or old is None or then.began <= now.changed <= ended or not _same(old, now)
         if own and (same := _unchanged(was, now, reader)) is not None:
             found[path] = same
-        elif own and role.is_code and path in settled and (one := now or was) is not None:
+        elif own and role.is_code and path in settled and (one := now or was or old) is not None:
             found[path] = replace(one, unsettled=True)
         elif now is not None and not own and (role is not Role.DATA or now.size >= _DATA):
             found[path] = now
