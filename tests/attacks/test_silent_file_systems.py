@@ -286,18 +286,26 @@ while not pathlib.Path(sys.argv[2], "away").exists():
 
 
 @pytest.mark.parametrize(
-    ("library", "directory"), [("libsycl.so.8", "."), ("libze_intel_gpu.so.1", "."), ("lib.so", "libraries")]
+    ("library", "directory", "kept"),
+    [
+        ("libsycl.so.8", ".", ""),
+        ("libze_intel_gpu.so.1", ".", ""),
+        ("lib.so", "libraries", ""),
+        ("lib.so", ".", "store"),
+        ("lib.so", ".", "caches"),
+    ],
 )
-def test_a_run_ends_whose_libraries_or_directory_went_away_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, directory: str
+def test_a_run_ends_whose_libraries_directory_or_caches_went_away_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, directory: str, kept: str
 ) -> None:
     hurry(monkeypatch)
     libraries = tmp_path / "libraries"
     libraries.mkdir()
     shutil.copy(_ctypes.__file__, libraries / library)
     command = (sys.executable, "-c", WENT_AWAY, f"{libraries / library}", f"{tmp_path}")
-    net = Model(ModelName("net"), Workload(command, tmp_path / directory))
+    net = Model(ModelName("net"), Workload(command, tmp_path / directory), libraries if kept == "store" else None)
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    environ |= {"XPUCACHED_PATHS_CACHE": str(libraries)} if kept == "caches" else {}
 
     async def work(catalog: Catalog) -> PrewarmReport:
         context = Context(loading.load(None, user=True, environ=environ), catalog, {})
@@ -321,7 +329,7 @@ def test_a_run_ends_whose_libraries_or_directory_went_away_meanwhile(
             record_survey, Host(datetime.now(UTC), "", "", "", environments=(sycl_target("OpenCL", "CPU", "3.0", "1"),))
         )
         (run,) = asyncio.run(work(catalog)).runs
-    assert run.outcome is Outcome.UNCACHED
+    assert run.outcome is (Outcome.UNPROVEN if kept else Outcome.UNCACHED)
 
 
 def test_what_is_named_and_away_holds_up_no_start_and_no_replay(away: Path, tmp_path: Path) -> None:

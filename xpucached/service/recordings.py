@@ -18,6 +18,7 @@ from xpucached.catalog.recipes import note_never_again
 from xpucached.catalog.runs import begin_run, find_run, finish_run, newest_runs
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, Model, Outcome
+from xpucached.domain.recipes import Recording
 from xpucached.domain.stores import EntryId, EntryState
 from xpucached.errors import CatalogError, NotFound
 from xpucached.host.drivers import mapped_drivers
@@ -25,6 +26,7 @@ from xpucached.kinds.table import KINDS, MODELS
 from xpucached.planning.attribution import attribute
 from xpucached.processes.cancellation import ended
 from xpucached.processes.output import Trace
+from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Run, WarmReason
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Deferred
-    from xpucached.domain.recipes import Recording
     from xpucached.domain.stores import FoundStore, Store
     from xpucached.processes.results import RunResult
     from xpucached.service.context import Context
@@ -191,7 +192,9 @@ def with_left(
     found: list[tuple[Store, Recording]] = []
     for store in (one.store for one in stores):
         recorder = KINDS[store.kind].recorder
-        if recorder is not None:
+        if recorder is not None and not answers(store.root):
+            found.append((store, Recording(why_incomplete="its file system does not answer")))
+        elif recorder is not None:
             mine = frozenset(one.key for one in before if one.store == store)
             found.append((store, recorder.collect(store, mine, context.present.seen_by(model.name))))
     created = done.created.union(EntryId(store, key) for store, one in found for key in one.created)

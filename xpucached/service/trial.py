@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached import deadlines
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
 from xpucached.domain.host import digest_of_variables, given_by
@@ -332,8 +333,15 @@ def _crashed(execution: RunResult) -> bool:
 
 def _writable(root: Path) -> bool:
     """Return whether programs of this user can make entries below a store's root, or make the root."""
-    place = next((one for one in (root, *root.parents) if os.path.lexists(one)), root)
-    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+    def look() -> bool:
+        place = next((one for one in (root, *root.parents) if os.path.lexists(one)), root)
+        return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+    try:
+        return deadlines.ask(root, look)
+    except TimeoutError:
+        return False
 
 
 def _silent(count: int) -> str:
