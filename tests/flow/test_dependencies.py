@@ -797,6 +797,27 @@ def test_a_library_in_a_directory_of_the_arguments_that_is_replaced_while_it_run
     assert changes(proofs.needed(of, again, [str(library)], (), (), (), needs), tmp_path) == ()
 
 
+def test_a_script_in_a_directory_of_the_arguments_that_is_edited_while_it_runs_is_not_proven(tmp_path: Path) -> None:
+    script = tmp_path / "sub/app.py"
+    script.parent.mkdir()
+    script.write_text("A = 1\n")
+    of = workload(tmp_path, "/bin/sh", "-c", "cd sub && python3 app.py")
+    before = proofs.named(of, {})
+    script.write_text("A = 22\n")
+    needs = proofs.needed(of, before, (), (), (), ())
+    assert changes(needs, tmp_path) == ("sub/app.py was changed while the run that proved it went on",)
+    # What lies in a cache is an output, and so is what each run writes anew.
+    assert changes(proofs.needed(of, before, (), (), (), (str(script.parent),)), tmp_path) == ()
+    again = proofs.named(of, {})
+    script.write_text("A = 333\n")
+    assert changes(proofs.needed(of, again, (), (), (), (), needs), tmp_path) == ()
+    # What the first pass met otherwise is what the second proved.
+    needs = proofs.needed(of, proofs.named(of, {}, ()), (), (), (), (), earlier=again)
+    assert changes(needs, tmp_path) == ()
+    script.write_text("A = 4444\n")
+    assert changes(needs, tmp_path) == ("sub/app.py was modified",)
+
+
 def test_packages_that_only_its_libraries_tell_and_that_change_while_it_runs_are_not_proven(place: Path) -> None:
     of, _ = of_place(place)
     site = place / "env/lib/python3.11/site-packages"

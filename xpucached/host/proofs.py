@@ -193,7 +193,10 @@ def _as_named(
     found: dict[str, Dependency] = {}
     first = None if earlier is None else {one.path: one for one in earlier.named}
     for old in then.named:
-        if not old.role.is_code and (_below(old.path, ours) or not (first is None or alike(first.get(old.path), old))):
+        # A script that a directory of the arguments holds (``cd sub && python3 app.py``) is no output either.
+        script = old.role is Role.ARGUMENT and old.path.endswith((".py", ".sh"))
+        code = old.role.is_code or (script and not _below(old.path, ours))
+        if not code and (_below(old.path, ours) or not (first is None or alike(first.get(old.path), old))):
             continue
         now = _look(old.path, old.role)
         if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
@@ -202,7 +205,7 @@ def _as_named(
             same.version == old.version
         ):
             found[old.path] = same
-        elif old.role.is_code and not (old.path in known and known[old.path].unsettled):
+        elif code and not (old.path in known and known[old.path].unsettled):
             found[old.path] = replace(old, unsettled=True)
     return found
 
