@@ -345,6 +345,26 @@ def test_a_model_that_is_registered_is_warmed_without_being_asked_for(host: Daem
     host.until(lambda: [row["outcome"] for row in host.rows("runs")] == ["uncached"])
 
 
+@pytest.mark.runtime
+def test_who_chooses_its_store_itself_is_told_how_to_name_it(
+    host: Daemon, tmp_path: Path, runtime: Callable[[str], Runtime]
+) -> None:
+    driven(host, runtime("rt2025.2"), tmp_path / "driver")
+    host.start()
+    own = tmp_path / "own"
+    script = f'export SYCL_CACHE_DIR={own}; exec "$@"'
+    words = ("--", "/bin/sh", "-c", script, "sh", *runtime("rt2025.2").program("first"))
+    host.ctl("model", "add", "net", *words)
+    host.ctl("prewarm", "net")
+    run = host.rows("runs", "net")[0]
+    assert run["outcome"] == "uncached"
+    assert "a cache of its own choice (model add --store PATH)" in str(run["detail"])
+
+    host.ctl("model", "add", "net", "--replace", "--store", str(own), *words)
+    host.ctl("prewarm", "--force", "net")
+    assert host.rows("runs", "net")[0]["outcome"] == "warmed"
+
+
 def test_a_start_looks_once_at_every_store(host: Daemon, sycl_store: SyclStore) -> None:
     sycl_store.add()
     with_store(host, sycl_store)

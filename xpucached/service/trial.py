@@ -382,7 +382,8 @@ def _judged(
     if not (first.created or last.used or files):
         if caches:
             return Outcome.UNPROVEN, "it showed no use of its entries: does it let its stderr through?"
-        return Outcome.UNCACHED, "it ran, and uses no cache that is known: no SYCL kernels, or its stderr is kept back"
+        why = "no SYCL kernels, a cache of its own choice (model add --store PATH), or its stderr is kept back"
+        return Outcome.UNCACHED, f"it ran, and uses no cache that is known: {why}"
     more = f", {files} files in its own caches" if files else ""
     if not (first.created or added[0]):
         return Outcome.WARMED, f"was warm: {len(last.used)} entries used, none compiled{more}, {last.seconds:.1f} s"
