@@ -818,6 +818,20 @@ def test_a_script_in_a_directory_of_the_arguments_that_is_edited_while_it_runs_i
     assert changes(needs, tmp_path) == ("sub/app.py was modified",)
 
 
+def test_scripts_that_each_run_writes_by_other_names_and_takes_away_are_outputs(tmp_path: Path) -> None:
+    """As of a program that keeps its last few, or clears its directory first: it would never be proven."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/run-0.py").write_text("A = 1\n")
+    of = workload(tmp_path, "/bin/true", "out")
+    needs: tuple[Dependency, ...] = ()
+    for number in (1, 2, 3):
+        before = proofs.named(of, {})
+        (tmp_path / f"out/run-{number - 1}.py").unlink()
+        (tmp_path / f"out/run-{number}.py").write_text("A = 1\n")
+        needs = proofs.needed(of, before, (), (), (), (), needs)
+        assert changes(needs, tmp_path) == ()
+
+
 def test_packages_that_only_its_libraries_tell_and_that_change_while_it_runs_are_not_proven(place: Path) -> None:
     of, _ = of_place(place)
     site = place / "env/lib/python3.11/site-packages"

@@ -193,7 +193,8 @@ def _as_named(
     found: dict[str, Dependency] = {}
     first = None if earlier is None else {one.path: one for one in earlier.named}
     for old in then.named:
-        # A script that a directory of the arguments holds (``cd sub && python3 app.py``) is no output either.
+        # A script that a directory of the arguments holds (``cd sub && python3 app.py``) is no output either.  But one
+        # that is gone is: a program that writes others each time, by other names, would never be proven.
         script = old.role is Role.ARGUMENT and old.path.endswith((".py", ".sh"))
         code = old.role.is_code or (script and not _below(old.path, ours))
         if not code and (_below(old.path, ours) or not (first is None or alike(first.get(old.path), old))):
@@ -205,7 +206,7 @@ def _as_named(
             same.version == old.version
         ):
             found[old.path] = same
-        elif code and not (old.path in known and known[old.path].unsettled):
+        elif code and (old.role.is_code or now is not None) and not (old.path in known and known[old.path].unsettled):
             found[old.path] = replace(old, unsettled=True)
     return found
 
