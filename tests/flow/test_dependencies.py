@@ -1605,6 +1605,25 @@ def test_a_changed_program_is_proven_again_by_itself(keeper: Daemon, application
 
 
 @pytest.mark.timeout(300)
+def test_what_each_variant_writes_for_itself_is_no_evidence(keeper: Daemon, tmp_path: Path) -> None:
+    """Of what another one wrote the first saw what was there before, and the model was never warm."""
+    script = "mkdir -p cache; : >cache/kernel; date +%s%N >out/$1.json"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/weights").touch()
+    keeper.start()
+    keeper.ctl(
+        *("model", "add", "net", "--directory", str(tmp_path), "--device", "cpu", "--cache", str(tmp_path / "cache")),
+        *("--precision", "float32", "--precision", "float16", "--", "/bin/sh", "-c", script, "out", "{precision}"),
+    )
+    for _ in range(3):
+        keeper.ctl("prewarm", "--force", "net")
+        assert stands(keeper) == ("warm", 0), keeper.ask("model", "show", "net")["changes"]
+    # What none of them writes is.
+    (tmp_path / "out/weights").write_text("others")
+    keeper.until(lambda: keeper.ask("model", "show", "net")["changes"] == ["out/weights was modified"])
+
+
+@pytest.mark.timeout(300)
 def test_a_loader_tells_the_modules_that_it_loaded_itself(keeper: Daemon, tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(
         "import importlib, pathlib\n"

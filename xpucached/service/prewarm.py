@@ -27,10 +27,10 @@ from xpucached.processes.cancellation import to_its_end
 from xpucached.service import recordings
 from xpucached.service.automatic import SURVEY
 from xpucached.service.course import RunCourse
-from xpucached.service.proofs import ProofKeeper
+from xpucached.service.proofs import ProofKeeper, needed_by_all
 from xpucached.service.store_finder import make
 from xpucached.service.throttle import Throttle
-from xpucached.service.trial import TrialRunner, concluded, needed
+from xpucached.service.trial import TrialRunner, concluded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -299,7 +299,7 @@ class Prewarmer:
 
     def _finish(self, run: Run, course: RunCourse, model: Model, reached: frozenset[Path]) -> Run:
         outcome, detail, attribution, trials = course.outcome, course.detail, course.attribution, course.trials
-        executions, needs = course.executions, needed(course.attempts)
+        executions, needs = course.executions, needed_by_all([one.needs for one in course.attempts])
         entries = self._context.catalog.read(entries_by_id, attribution.created | attribution.used)
         environments = tuple(sorted({one.entry.environment for one in entries if one.entry.environment is not None}))
         passes = summed(trials)

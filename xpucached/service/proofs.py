@@ -16,6 +16,7 @@ from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.dependencies import noted_runs, refresh_dependencies, run_dependencies
 from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
+from xpucached.domain.dependencies import Role
 from xpucached.errors import CatalogError
 from xpucached.host import proofs
 from xpucached.host.dependency_changes import DependencyChecker
@@ -54,6 +55,8 @@ _SHARE: Final = 10.0
 """So many times as long as it took, a look holds …"""
 _LONGEST: Final = 30.0
 """… but no longer than so many seconds."""
+
+_NAMED: Final = frozenset({Role.ARGUMENT, Role.FOLDER})
 
 _SILENT: Final = "its files do not answer: whether they changed is unknown"
 
@@ -250,6 +253,25 @@ class ProofKeeper:
         if failed:
             raise failed[0]
         return thread
+
+
+def needed_by_all(variants: Sequence[tuple[Dependency, ...] | None]) -> tuple[Dependency, ...] | None:
+    """Add what the variants of a run needed; None if of one of them it is not known."""
+    found: dict[str, Dependency] = {}
+    for needs in variants:
+        if needs is None:
+            return None
+        for one in needs:
+            # What one variant saw change while it ran is not settled by another.
+            if one.path not in found or one.unsettled:
+                found[one.path] = one
+    # Their arguments are the same: what one of them wrote there, others met as it was before that, or after it.
+    noted = [{one.path for one in needs or ()} for needs in variants]
+    return tuple(
+        one
+        for one in found.values()
+        if one.unsettled or one.role not in _NAMED or all(one.path in paths for paths in noted)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,19 +295,6 @@ class TrialRunner:
         return ran_on(kind, use), ", ".join(names), tuple(evidence), use
 
 
-def needed(attempts: Sequence[Attempt]) -> tuple[Dependency, ...] | None:
-    """Add what the variants of a run needed; None if of one of them it is not known."""
-    found: dict[str, Dependency] = {}
-    for attempt in attempts:
-        if attempt.needs is None:
-            return None
-        for one in attempt.needs:
-            # What one variant saw change while it ran is not settled by another.
-            if one.path not in found or one.unsettled:
-                found[one.path] = one
-    return tuple(found.values())
-
-
 def concluded(trials: Sequence[Trial]) -> tuple[Outcome, str]:
     """Return how a run ended, of which these are the variants."""
     bad = [one for one in trials if one.outcome not in {Outcome.WARMED, Outcome.UNCACHED}]
