@@ -70,6 +70,7 @@ from xpucached.service.context import Context
 from xpucached.service.handlers import Handlers
 from xpucached.service.proofs import ProofKeeper
 from xpucached.service.publish import Publisher
+from xpucached.service.rebuild import RebuildJob
 from xpucached.service.replay import ReplayRequest
 from xpucached.service.store_finder import StoreFinder
 from xpucached.settings import loading
@@ -277,11 +278,14 @@ def test_no_run_begins_whose_caches_or_requests_are_away(away: Path, tmp_path: P
 
 
 WENT_AWAY = """
-import ctypes, pathlib, sys, time
-ctypes.CDLL(sys.argv[1])
+import ctypes, os, pathlib, sys, time
+if not pathlib.Path(sys.argv[2], "loaded").exists():
+    ctypes.CDLL(sys.argv[1])
 pathlib.Path(sys.argv[2], "loaded").touch()
 while not pathlib.Path(sys.argv[2], "away").exists():
     time.sleep(0.05)
+if sys.argv[3:]:
+    os.abort()
 """
 
 
@@ -293,6 +297,7 @@ while not pathlib.Path(sys.argv[2], "away").exists():
         ("lib.so", "libraries", ""),
         ("lib.so", ".", "store"),
         ("lib.so", ".", "caches"),
+        ("lib.so", ".", "caches, and it crashes"),
     ],
 )
 def test_a_run_ends_whose_libraries_directory_or_caches_went_away_meanwhile(
@@ -302,10 +307,11 @@ def test_a_run_ends_whose_libraries_directory_or_caches_went_away_meanwhile(
     libraries = tmp_path / "libraries"
     libraries.mkdir()
     shutil.copy(_ctypes.__file__, libraries / library)
-    command = (sys.executable, "-c", WENT_AWAY, f"{libraries / library}", f"{tmp_path}")
+    crash = ("crash",) if "crashes" in kept else ()
+    command = (sys.executable, "-c", WENT_AWAY, f"{libraries / library}", f"{tmp_path}", *crash)
     net = Model(ModelName("net"), Workload(command, tmp_path / directory), libraries if kept == "store" else None)
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
-    environ |= {"XPUCACHED_PATHS_CACHE": str(libraries)} if kept == "caches" else {}
+    environ |= {"XPUCACHED_PATHS_CACHE": str(libraries)} if "caches" in kept else {}
 
     async def work(catalog: Catalog) -> PrewarmReport:
         context = Context(loading.load(None, user=True, environ=environ), catalog, {})
@@ -329,7 +335,8 @@ def test_a_run_ends_whose_libraries_directory_or_caches_went_away_meanwhile(
             record_survey, Host(datetime.now(UTC), "", "", "", environments=(sycl_target("OpenCL", "CPU", "3.0", "1"),))
         )
         (run,) = asyncio.run(work(catalog)).runs
-    assert run.outcome is (Outcome.UNPROVEN if kept else Outcome.UNCACHED)
+    meant = Outcome.UNPROVEN if kept else Outcome.UNCACHED
+    assert run.outcome is (Outcome.FAILED if crash else meant)
 
 
 def test_what_is_named_and_away_holds_up_no_start_and_no_replay(away: Path, tmp_path: Path) -> None:
@@ -401,6 +408,18 @@ def test_what_was_compiled_for_a_store_that_went_away_is_not_waited_for(away: Pa
         deadlines.ask("publish", results.close, 30.0)
     (failure,) = results.failures
     assert "its file system does not answer" in failure
+
+
+def test_what_the_driver_told_of_a_replay_is_left_in_a_cache_that_went_away(away: Path, tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "XPUCACHED_PATHS_CACHE": str(away)}
+    driver = OtherDriver((), "stamp", {})
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        context = Context(loading.load(None, user=True, environ=environ), catalog, {})
+        results = Publisher(context, ReplayRequest(), (driver,))
+        job = RebuildJob(context, ProcessStarter({}, INSTANCE), (), (driver,), results)
+        job._telling = driver
+        deadlines.ask("kept", job.keep_told, 30.0)
+        deadlines.ask("forgotten", job.forget_told, 30.0)
 
 
 def test_the_runtimes_of_programs_that_are_away_hold_up_no_replay(away: Path, tmp_path: Path) -> None:

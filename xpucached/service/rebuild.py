@@ -276,9 +276,9 @@ class RebuildJob:
         What is there now is for what is told.  Raises OSError and `CatalogError`.
         """
         driver, recorder = self._telling, KINDS[driver_cache.KIND].recorder
-        if driver is None or recorder is None:
-            return
         store, context = self._own_store, self._context
+        if driver is None or recorder is None or not answers(store.root):
+            return
         host = replace(context.present, devices=driver.devices, driver=driver.driver, drivers=())
         told = recorder.collect(store, frozenset(), host).recipes
         proven = set(context.catalog.read(recipe_lineages).values())
@@ -288,7 +288,7 @@ class RebuildJob:
     def forget_told(self) -> None:
         """Take away what the driver told, unread."""
         recorder = KINDS[driver_cache.KIND].recorder
-        if self._telling is not None and recorder is not None:
+        if self._telling is not None and recorder is not None and answers(self._own_store.root):
             recorder.forget(self._own_store)
 
     @property

@@ -178,10 +178,10 @@ def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
 
 
 def clear(stores: Iterable[FoundStore], *, begins: bool = False) -> None:
-    """Take away what programs left in files before a pass, or where one ``begins``."""
+    """Take away what programs left in files before a pass, or where one ``begins``; not from stores that are away."""
     for store in (one.store for one in stores):
         recorder = KINDS[store.kind].recorder
-        if recorder is not None:
+        if recorder is not None and answers(store.root):
             recorder.forget(store, begins=begins)
 
 
