@@ -832,6 +832,28 @@ def test_scripts_that_each_run_writes_by_other_names_and_takes_away_are_outputs(
         assert changes(needs, tmp_path) == ()
 
 
+@pytest.mark.parametrize("suffix", [".py", ".so"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_code_in_a_directory_of_the_arguments_that_is_written_by_turns_is_proven(
+    tmp_path: Path, suffix: str, passes: int
+) -> None:
+    """One was there already, the other came later: each was unsettled when the other was not, without end."""
+    first, second = (tmp_path / f"out/{name}{suffix}" for name in ("first", "second"))
+    first.parent.mkdir()
+    first.write_text("A = 1\n")
+    of = workload(tmp_path, "/bin/true", "out")
+    needs: tuple[Dependency, ...] = ()
+    told: list[int] = []
+    for number in range(5):
+        code = [str(one) for one in (first, second)] if suffix == ".so" else []
+        before = proofs.named(of, {}, code if passes == 2 else None)
+        for one in (first, second):
+            replaced(one, b"A = %d\n" % number)
+        needs = proofs.needed(of, before, code, (), (), (), needs)
+        told.append(len(changes(needs, tmp_path)))
+    assert told == [1, 0, 0, 0, 0]
+
+
 def test_packages_that_only_its_libraries_tell_and_that_change_while_it_runs_are_not_proven(place: Path) -> None:
     of, _ = of_place(place)
     site = place / "env/lib/python3.11/site-packages"

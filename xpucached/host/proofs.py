@@ -104,7 +104,8 @@ def needed(
     caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left out:
     changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), changed
     code if it changed in the last proof too, whose dependencies ``last`` are, or was not there before, which those,
-    ``then`` and ``mapped_before``, the code of earlier passes, tell; else such code is unsettled.
+    ``then`` and ``mapped_before``, the code of earlier passes, tell; else such code is unsettled.  Of what directories
+    of the arguments hold changed code is left out as well if the last proof has none of it.
     """
     ended = time.time_ns()
     known = {one.path: one for one in last}
@@ -129,7 +130,7 @@ def needed(
         seen.add(path, Role.LIBRARY)
     before = {old.path: old for old in then.named}
     settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role.is_code)}
-    settled -= {path for path, one in known.items() if one.unsettled}
+    settled -= {path for path, one in known.items() if one.unsettled} | (before.keys() - known if known else set())
     for path, role in seen.paths.items():
         # What a directory of the arguments holds may be code all the same, and is no output then.
         if path in found or (path in before and not role.is_code) or _below(path, ours) or not ordinary(path):
@@ -194,11 +195,12 @@ def _as_named(
     first = None if earlier is None else {one.path: one for one in earlier.named}
     for old in then.named:
         # A script that a directory of the arguments holds (``cd sub && python3 app.py``) is no output either.  But one
-        # that is gone is: a program that writes others each time, by other names, would never be proven.
+        # that is gone is, or that the last proof left out: a program that writes such would never be proven.
         script = old.role is Role.ARGUMENT and old.path.endswith((".py", ".sh"))
         code = old.role.is_code or (script and not _below(old.path, ours))
         if not code and (_below(old.path, ours) or not (first is None or alike(first.get(old.path), old))):
             continue
+        left_out = known[old.path].unsettled if old.path in known else script and bool(known)
         now = _look(old.path, old.role)
         if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
             found[old.path] = now
@@ -206,7 +208,7 @@ def _as_named(
             same.version == old.version
         ):
             found[old.path] = same
-        elif code and (old.role.is_code or now is not None) and not (old.path in known and known[old.path].unsettled):
+        elif code and not left_out and not (script and now is None):
             found[old.path] = replace(old, unsettled=True)
     return found
 
