@@ -854,6 +854,46 @@ def test_code_in_a_directory_of_the_arguments_that_is_written_by_turns_is_proven
     assert told == [1, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("name", ["helper.py", "helper.so", "part/helper.py"])
+def test_code_that_came_to_a_directory_of_the_arguments_after_the_last_proof_is_no_output(
+    tmp_path: Path, name: str
+) -> None:
+    """Somebody adds a module, and still edits it in the midst of the run that follows: it was taken for left out."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/app.py").write_text("A = 1\n")
+    of = workload(tmp_path, "/bin/sh", "-c", "cd sub && python3 app.py")
+    needs = proofs.needed(of, proofs.named(of, {}), (), (), (), ())
+    helper = tmp_path / "sub" / name
+    helper.parent.mkdir(exist_ok=True)
+    helper.write_text("A = 1\n")
+    before = proofs.named(of, {})
+    replaced(helper, b"A = 22\n")
+    code = [str(helper)] if helper.suffix == ".so" else []
+    needs = proofs.needed(of, before, code, (), (), (), needs)
+    assert changes(needs, tmp_path) == (f"sub/{name} was changed while the run that proved it went on",)
+
+
+def test_a_proof_of_another_command_left_no_code_out(tmp_path: Path) -> None:
+    script = tmp_path / "sub/app.py"
+    script.parent.mkdir()
+    script.write_text("A = 1\n")
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        earlier = Model(ModelName("net"), workload(tmp_path, "/bin/true"))
+        catalog.write(add_model, earlier)
+        run = catalog.write(begin_run, earlier, WarmReason.NEVER, "", NOW)
+        last = proven(earlier.workload)
+        catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=last)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        keeper = ProofKeeper(context, StoreFinder(context))
+        model = Model(ModelName("net"), workload(tmp_path, "/bin/sh", "-c", "cd sub && python3 app.py"))
+        before = keeper.named(model.name, model.workload)
+        script.write_text("A = 22\n")
+        done = SimpleNamespace(mapped=(), mapped_data=(), told=None)
+        needs = keeper.needed(model, [before], [done])  # type: ignore[list-item] # all that is asked of it
+    assert needs is not None
+    assert changes(needs, tmp_path) == ("sub/app.py was changed while the run that proved it went on",)
+
+
 def test_packages_that_only_its_libraries_tell_and_that_change_while_it_runs_are_not_proven(place: Path) -> None:
     of, _ = of_place(place)
     site = place / "env/lib/python3.11/site-packages"

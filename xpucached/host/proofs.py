@@ -105,12 +105,13 @@ def needed(
     changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), changed
     code if it changed in the last proof too, whose dependencies ``last`` are, or was not there before, which those,
     ``then`` and ``mapped_before``, the code of earlier passes, tell; else such code is unsettled.  Of what directories
-    of the arguments hold changed code is left out as well if the last proof has none of it.
+    of the arguments hold changed code is left out as well if the last proof left it out.
     """
     ended = time.time_ns()
     known = {one.path: one for one in last}
     reader = Reader()
-    found = _as_named(then, earlier, known, ours, reader)
+    passed_over = _passed_over(then, known)
+    found = _as_named(then, earlier, known, ours, reader, passed_over)
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)
@@ -130,7 +131,7 @@ def needed(
         seen.add(path, Role.LIBRARY)
     before = {old.path: old for old in then.named}
     settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role.is_code)}
-    settled -= {path for path, one in known.items() if one.unsettled} | (before.keys() - known if known else set())
+    settled -= {path for path, one in known.items() if one.unsettled} | passed_over
     for path, role in seen.paths.items():
         # What a directory of the arguments holds may be code all the same, and is no output then.
         if path in found or (path in before and not role.is_code) or _below(path, ours) or not ordinary(path):
@@ -183,12 +184,24 @@ def holds_something(path: str) -> bool:
     return False
 
 
+def _passed_over(then: DependencySnapshot, known: Mapping[str, Dependency]) -> set[str]:
+    """Return what was there when the last proof ended, and that has none of it; what came since is no output of it."""
+    came: set[str] = set()  # directories that hold other names than in the last proof, and new ones in these
+    for one in then.named:
+        if one.role is Role.FOLDER and (
+            one.digest != known[one.path].digest if one.path in known else os.path.dirname(one.path) in came
+        ):
+            came.add(one.path)
+    return {one.path for one in then.named if known and one.path not in known and os.path.dirname(one.path) not in came}
+
+
 def _as_named(
     then: DependencySnapshot,
     earlier: DependencySnapshot | None,
     known: Mapping[str, Dependency],
     ours: Collection[str],
     reader: Reader,
+    passed_over: Collection[str],
 ) -> dict[str, Dependency]:
     """Return what was named and is as it was, and code that is not; see `needed`."""
     found: dict[str, Dependency] = {}
@@ -200,7 +213,7 @@ def _as_named(
         code = old.role.is_code or (script and not _below(old.path, ours))
         if not code and (_below(old.path, ours) or not (first is None or alike(first.get(old.path), old))):
             continue
-        left_out = known[old.path].unsettled if old.path in known else script and bool(known)
+        left_out = known[old.path].unsettled if old.path in known else script and old.path in passed_over
         now = _look(old.path, old.role)
         if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
             found[old.path] = now

@@ -111,7 +111,8 @@ class ProofKeeper:
         lies = tuple(map(real, (directory, (directory / model.workload.program).parent)))
         bare = (one for one in map(real, stores) if not any(it.is_relative_to(one) for it in lies))
         ours = tuple(map(os.fspath, (real(settings.paths.cache), *bare)))
-        last = self._last(model.name)
+        # What a proof of another workload has none of it did not leave out.
+        last = self._last(model.name, model.workload.digest)
         others = self._others()
         files = done.told.files if done.told is not None else ()
         found = _within(
@@ -137,9 +138,11 @@ class ProofKeeper:
     def _others(self) -> tuple[Dependency, ...]:
         return tuple(one for needs in tuple(self._needs.values()) for one in needs)
 
-    def _last(self, name: ModelName) -> tuple[Dependency, ...]:
+    def _last(self, name: ModelName, workload: str = "") -> tuple[Dependency, ...]:
         good = next((one.good for one in self._catalog.read(model_coverage) if one.model == name), None)
-        return self._catalog.read(run_dependencies, [good.id]).get(good.id, ()) if good is not None else ()
+        if good is None or good.workload != (workload or good.workload):
+            return ()
+        return self._catalog.read(run_dependencies, [good.id]).get(good.id, ())
 
     # -- and later ----------------------------------------------------------------------------------------------------
 
