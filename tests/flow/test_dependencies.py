@@ -874,24 +874,45 @@ def test_code_that_came_to_a_directory_of_the_arguments_after_the_last_proof_is_
 
 
 def test_a_proof_of_another_command_left_no_code_out(tmp_path: Path) -> None:
-    script = tmp_path / "sub/app.py"
+    """Nor is what it loaded forgotten: a library that is replaced in the midst of the first run is not proven."""
+    script, library = tmp_path / "sub/app.py", tmp_path / "libown.so"
     script.parent.mkdir()
     script.write_text("A = 1\n")
+    library.write_bytes(b"1")
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
         earlier = Model(ModelName("net"), workload(tmp_path, "/bin/true"))
         catalog.write(add_model, earlier)
         run = catalog.write(begin_run, earlier, WarmReason.NEVER, "", NOW)
-        last = proven(earlier.workload)
+        last = proven(earlier.workload, library)
         catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=last)
         context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
         keeper = ProofKeeper(context, StoreFinder(context))
         model = Model(ModelName("net"), workload(tmp_path, "/bin/sh", "-c", "cd sub && python3 app.py"))
         before = keeper.named(model.name, model.workload)
         script.write_text("A = 22\n")
-        done = SimpleNamespace(mapped=(), mapped_data=(), told=None)
+        replaced(library, b"22")
+        done = SimpleNamespace(mapped=(str(library),), mapped_data=(), told=None)
         needs = keeper.needed(model, [before], [done])  # type: ignore[list-item] # all that is asked of it
     assert needs is not None
-    assert changes(needs, tmp_path) == ("sub/app.py was changed while the run that proved it went on",)
+    went_on = "was changed while the run that proved it went on"
+    assert {*changes(needs, tmp_path)} == {f"sub/app.py {went_on}", f"libown.so {went_on}"}
+
+
+def test_what_the_first_of_two_passes_adds_to_a_directory_does_not_make_its_other_outputs_new(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    generated, of = tmp_path / "sub/gen.py", workload(tmp_path, "/bin/sh", "-c", "cd sub && python3 app.py")
+    generated.write_text("A = 0\n")
+    needs, told = tuple[Dependency, ...](), list[int]()
+    for number in range(1, 5):
+        earlier = proofs.named(of, {})
+        replaced(generated, b"A = %d0\n" % number)
+        if number == 3:
+            (tmp_path / "sub/kernel.txt").touch()
+        before = proofs.named(of, {})
+        replaced(generated, b"A = %d1\n" % number)
+        needs = proofs.needed(of, before, (), (), (), (), needs, earlier=earlier)
+        told.append(len(changes(needs, tmp_path)))
+    assert told == [1, 0, 0, 0]
 
 
 def test_packages_that_only_its_libraries_tell_and_that_change_while_it_runs_are_not_proven(place: Path) -> None:

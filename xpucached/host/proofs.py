@@ -97,6 +97,8 @@ def needed(
     others: Iterable[Dependency] = (),
     earlier: DependencySnapshot | None = None,
     mapped_before: Iterable[str] = (),
+    *,
+    same_workload: bool = True,
 ) -> tuple[Dependency, ...]:
     """Return what a pass needed that began with ``then``, and proved its model.
 
@@ -105,12 +107,12 @@ def needed(
     changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), changed
     code if it changed in the last proof too, whose dependencies ``last`` are, or was not there before, which those,
     ``then`` and ``mapped_before``, the code of earlier passes, tell; else such code is unsettled.  Of what directories
-    of the arguments hold changed code is left out as well if the last proof left it out.
+    of the arguments hold changed code is left out as well if the last proof, of the ``same_workload``, left it out.
     """
     ended = time.time_ns()
     known = {one.path: one for one in last}
     reader = Reader()
-    passed_over = _passed_over(then, known)
+    passed_over = _passed_over(then, earlier or then, known) if same_workload else set[str]()
     found = _as_named(then, earlier, known, ours, reader, passed_over)
     seen = Needs(workload, {})
     sites: set[str] = set()
@@ -184,10 +186,13 @@ def holds_something(path: str) -> bool:
     return False
 
 
-def _passed_over(then: DependencySnapshot, known: Mapping[str, Dependency]) -> set[str]:
-    """Return what was there when the last proof ended, and that has none of it; what came since is no output of it."""
+def _passed_over(then: DependencySnapshot, first: DependencySnapshot, known: Mapping[str, Dependency]) -> set[str]:
+    """Return what was there when the last proof ended, and that has none of it.
+
+    What came between that and this run, before its ``first`` pass, is no output of the program's.
+    """
     came: set[str] = set()  # directories that hold other names than in the last proof, and new ones in these
-    for one in then.named:
+    for one in first.named:
         if one.role is Role.FOLDER and (
             one.digest != known[one.path].digest if one.path in known else os.path.dirname(one.path) in came
         ):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from xpucached.domain.dependencies import Dependency
     from xpucached.domain.host import Host
-    from xpucached.domain.models import Coverage, Model, Workload
+    from xpucached.domain.models import Coverage, Model, Run, Workload
     from xpucached.domain.names import ModelName
     from xpucached.processes.results import RunResult
     from xpucached.service.context import Context
@@ -111,8 +111,8 @@ class ProofKeeper:
         lies = tuple(map(real, (directory, (directory / model.workload.program).parent)))
         bare = (one for one in map(real, stores) if not any(it.is_relative_to(one) for it in lies))
         ours = tuple(map(os.fspath, (real(settings.paths.cache), *bare)))
-        # What a proof of another workload has none of it did not leave out.
-        last = self._last(model.name, model.workload.digest)
+        last, good = self._last(model.name), self._good(model.name)
+        same = good is not None and good.workload == model.workload.digest
         others = self._others()
         files = done.told.files if done.told is not None else ()
         found = _within(
@@ -128,6 +128,7 @@ class ProofKeeper:
                 others,
                 earlier,
                 mapped_before,
+                same_workload=same,
             ),
         )
         if found is None or proofs.clock_was_set(before):
@@ -138,11 +139,12 @@ class ProofKeeper:
     def _others(self) -> tuple[Dependency, ...]:
         return tuple(one for needs in tuple(self._needs.values()) for one in needs)
 
-    def _last(self, name: ModelName, workload: str = "") -> tuple[Dependency, ...]:
-        good = next((one.good for one in self._catalog.read(model_coverage) if one.model == name), None)
-        if good is None or good.workload != (workload or good.workload):
-            return ()
-        return self._catalog.read(run_dependencies, [good.id]).get(good.id, ())
+    def _last(self, name: ModelName) -> tuple[Dependency, ...]:
+        good = self._good(name)
+        return self._catalog.read(run_dependencies, [good.id]).get(good.id, ()) if good is not None else ()
+
+    def _good(self, name: ModelName) -> Run | None:
+        return next((one.good for one in self._catalog.read(model_coverage) if one.model == name), None)
 
     # -- and later ----------------------------------------------------------------------------------------------------
 
