@@ -261,7 +261,7 @@ _MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
 _KINDS: Final = {"int": "integer", "bool": "boolean", "float": "number", "str": "string"}
 
 
-def fault(error: msgspec.ValidationError) -> tuple[str, str]:
+def fault(error: Exception) -> tuple[str, str]:
     """Return the place of a fault in a value, empty if that is the whole, and what is wrong there."""
     # From the end: what stands before it may quote anything.
     text, _, place = str(error).rpartition(" - at `")

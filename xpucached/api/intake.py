@@ -49,7 +49,7 @@ def read(row: Endpoint, placeholders: Mapping[str, str], query: str, body: bytes
     try:
         # Lax where there are only texts; the declared type still decides what they may say.
         asked = cast("Request[object]", codec.convert(given, row.request, strict=row.method == "POST"))
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:
         place, text = codec.fault(error)
         if text.startswith("Invalid enum value"):
             text = f"expected {_words(row.request, place)}"

@@ -311,6 +311,12 @@ def test_a_number_has_at_most_64_bits(number: int, fits: bool) -> None:  # noqa:
             read(looking.ListEvents, f"since={number}")
 
 
+@pytest.mark.parametrize("since", ["253402300799.9999999", "253402300800", "253402300801", "1764237600000"])
+def test_a_time_beyond_the_calendar_is_refused(since: str) -> None:
+    with pytest.raises(RequestError):
+        read(looking.ListWarmth, f"since={since}")
+
+
 class Numbers(msgspec.Struct):
     """A number that may be below zero, alone and within another value."""
 
