@@ -311,6 +311,14 @@ def test_what_a_script_reads_as_its_own_names_no_directory_of_the_program_s(tmp_
         'cd "$HERE" && source ./env.sh && {python} "$HERE/app.py"  # PYTHONPATH',
         'export PYTHONPATH="$HERE/lib:$HERE"; exec "${{NONE:-python3}}" -m app',
         'export PYTHONPATH="$HERE/lib:$HERE"; exec $CHOSEN -m app',
+        'export PYTHONPATH="$(cd "$(dirname "$0")" && pwd)/lib:$PYTHONPATH"; {python} "$HERE/app.py"',
+        'export PYTHONPATH="$(cd "$(dirname "$0")/lib" && pwd)"; {python} "$HERE/app.py"',
+        'export PYTHONPATH="$(dirname "$(realpath "$0")")/lib"; {python} "$HERE/app.py"',
+        'export PYTHONPATH=$(dirname $(readlink -f $0))/lib; {python} "$HERE/app.py"',
+        'export PYTHONPATH="$(cd "$(dirname "$(readlink -f "$0")")" && pwd)/lib"; {python} "$HERE/app.py"',
+        'export PYTHONPATH=`dirname $0`/lib; {python} "$HERE/app.py"',
+        'export PYTHONPATH=$PYTHONPATH:`pwd`/lib; {python} "$HERE/app.py"',
+        '. "$(dirname "$0")/env.sh"  # PYTHONPATH\nexec {python} "$HERE/app.py"',
     ],
 )
 def test_what_a_shell_s_script_starts_counts_wherever_that_lies(tmp_path: Path, text: str) -> None:
@@ -524,6 +532,8 @@ def test_packages_count_wherever_the_interpreter_looks_for_them(tmp_path: Path, 
         ("./run.sh",),
         ("sh", "run.sh"),
         ("./path.sh",),
+        ("./nested.sh",),
+        ("./backticks.sh",),
     ],
 )
 def test_packages_of_an_environment_that_a_command_or_a_script_enters_count(
@@ -536,8 +546,11 @@ def test_packages_of_an_environment_that_a_command_or_a_script_enters_count(
     (work / "app.py").touch()
     (work / "run.sh").write_text('#!/bin/sh\nHERE=$(dirname "$0")\n. "$HERE/../venv/bin/activate"\npython app.py\n')
     (work / "path.sh").write_text('#!/bin/sh\nexport PATH="$(dirname "$0")/../venv/bin:$PATH"\npython app.py\n')
-    for name in ("run.sh", "path.sh"):
-        (work / name).chmod(0o755)
+    nested = '#!/bin/sh\nexport PATH="$(cd "$(dirname "$0")/.." && pwd)/venv/bin:$PATH"\npython app.py\n'
+    (work / "nested.sh").write_text(nested)
+    (work / "backticks.sh").write_text("#!/bin/sh\nexport PATH=`dirname $0`/../venv/bin:$PATH\npython app.py\n")
+    for script in work.glob("*.sh"):
+        script.chmod(0o755)
     needs = proven(workload(work, *(word.format(place=tmp_path) for word in command)))
     assert changes(needs, tmp_path) == ()
     site = tmp_path / "venv/lib/python3.11/site-packages"

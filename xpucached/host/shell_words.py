@@ -33,12 +33,17 @@ _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)(?!:?\+)[^}]{0,200}+\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
 _OTHERWISE: Final = re.compile(r"\$\{\w+:?-([^}$]{1,200})\}", re.ASCII)
 _PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
+_INNERMOST: Final = r"\([^()\0]{0,200}+\)"
+_INNER: Final = rf"\((?:[^()\0]|{_INNERMOST}){{0,200}}+\)"
+_COMMAND: Final = rf"\$\((?:[^()\0]|{_INNER}){{0,200}}+\)|`[^`\0]{{0,200}}+`"
 _SEARCHED: Final = re.compile(
-    r"((?<!\w)PATH|PYTHONPATH|LD_LIBRARY_PATH|LD_PRELOAD)=[\"']?((?:\$\([^)\0]{0,200}+\)|[^\s;\"'\0])+)"
+    rf"((?<!\w)PATH|PYTHONPATH|LD_LIBRARY_PATH|LD_PRELOAD)=[\"']?((?:{_COMMAND}|[^\s;\"'\0])+)"
 )
-_RUN: Final = re.compile(r"\$\([^)]{0,200}+\)")
+_RUN: Final = re.compile(_COMMAND)
 """What a script runs in the place of a word, most often to find its own directory: as little known as a variable."""
-_SOURCED: Final = re.compile(r"(?:^|[\s;&|(])(?:\.|source)[ \t]+[\"']?([^\s;&|)\"']{1,4096})", re.MULTILINE)
+_WITHIN: Final = re.compile(r"[)}](/[^\s\"')`:]+)")
+"""What such a command adds to a directory: ``$(cd "$(dirname "$0")/lib" && pwd)``."""
+_SOURCED: Final = re.compile(rf"(?:^|[\s;&|(])(?:\.|source)[ \t]+[\"']?((?:{_COMMAND}|[^\s;&|)\"'\0])+)", re.MULTILINE)
 _PYTHON: Final = re.compile(r"""\s-c[ \t]*(?:"([^"]{1,4096})"|'([^']{1,4096})')""")
 
 
@@ -78,7 +83,7 @@ def of_script(text: str) -> list[str]:
 
 def sourced(text: str) -> Iterator[str]:
     """Yield the words by which a script names the files that it reads as its own."""
-    yield from (match[1] for match in itertools.islice(_SOURCED.finditer(text), _MOST_TEXTS))
+    yield from (_unknown(match[1]) for match in itertools.islice(_SOURCED.finditer(text), _MOST_TEXTS))
 
 
 def of_python(text: str) -> Iterator[str]:
@@ -89,7 +94,12 @@ def of_python(text: str) -> Iterator[str]:
 def searched(text: str, most: int) -> Iterator[tuple[str, str]]:
     """Yield the parts, with their variables, of what a text says programs, modules and libraries are found by."""
     for match in itertools.islice(_SEARCHED.finditer(text), most):
-        yield from ((match[1], part) for part in _PART.findall(_RUN.sub("${}", match[2][:_LONGEST]))[:most])
+        yield from ((match[1], part) for part in _PART.findall(_unknown(match[2]))[:most])
+
+
+def _unknown(text: str) -> str:
+    """Return a text with a variable of no name for what is run in its midst, and what that adds to a directory."""
+    return _RUN.sub(lambda run: "${}" + "".join(_WITHIN.findall(run[0])[:1]), text[:_LONGEST])
 
 
 def value(word: str) -> str:
