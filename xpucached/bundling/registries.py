@@ -28,7 +28,7 @@ from xpucached.errors import (
     XpucachedError,
 )
 from xpucached.processes import scratch
-from xpucached.registry import accounts, reference
+from xpucached.registry import accounts, part, reference
 from xpucached.registry.client import Delivery, Registry
 from xpucached.registry.login import Login
 from xpucached.registry.transport import Transport
@@ -271,11 +271,17 @@ class _Pull:
             if one.size > words.LARGEST_BLOB:
                 raise BadBundle(f"a layer of the bundle has {one.size} bytes")
         found = os.statvfs(self._place)
-        need = sum(one.size for one in layers if not self._file(one.digest).exists())
+        need = sum(map(self._to_come, layers))
         if found.f_bavail * found.f_frsize < need + _ROOM:
             raise DiskError(f"{self._place} has less room than the {need} bytes of the bundle, and some to spare")
         for one in layers:
             self._blob(one)
+
+    def _to_come(self, layer: Descriptor) -> int:
+        """Return how many bytes of a layer are not there yet; what came of it lies beside."""
+        path = self._file(layer.digest)
+        came = next((one.stat().st_size for one in (path, part.beside(path)) if one.exists()), 0)
+        return layer.size - came if came <= layer.size else layer.size
 
     def _count(self, size: int) -> None:
         """Bound what is taken before anybody's signature counts."""

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from xpucached import messages
 from xpucached.errors import BadBundle, NotFound, RegistryError
-from xpucached.registry.part import PartialBlob
+from xpucached.registry.part import PartialBlob, beside
 from xpucached.registry.retrying import RETRIED, Interrupted, Retries
 from xpucached.registry.transport import address
 
@@ -171,7 +171,7 @@ class Registry:
         What an earlier one of us got (``NAME.part``) is not asked for again.  Raises `BadBundle`, `NotFound` and
         others, and OSError.
         """
-        with PartialBlob(place.with_name(f"{place.name}.part"), digest, size) as part:
+        with PartialBlob(beside(place), digest, size) as part:
             began = part.at
             tries = Retries()
             came = 0

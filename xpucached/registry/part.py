@@ -16,6 +16,11 @@ _PIECE: Final = 1 << 20
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+def beside(place: Path) -> Path:
+    """Return where a blob lies that is not whole yet."""
+    return place.with_name(f"{place.name}.part")
+
+
 class PartialBlob:
     """Takes a blob as it comes; what was there from before is read again."""
 

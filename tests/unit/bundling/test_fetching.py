@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from xpucached.bundle.layout import Descriptor
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling import fetching, registries
-from xpucached.errors import AlreadyThere, BadBundle, Conflict
+from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError
+from xpucached.registry import part
 
 
 def test_who_comes_second_leaves_what_the_first_one_collects(tmp_path: Path) -> None:
@@ -83,3 +87,27 @@ def test_what_another_fetch_collects_stays_and_what_a_killed_one_left_goes(tmp_p
         assert pulling.is_dir()
         making.put_file("index.json", b"{}")
         assert sorted(folder.iterdir()) == sorted([pulling.resolve(), making.scratch.parent.resolve()])
+
+
+def test_what_came_of_a_layer_needs_no_room_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull that broke off late, where the disk is tight, was refused for ever: it did not go on."""
+    layer = Descriptor("x", "sha256:" + "ab" * 32, 1 << 30)
+    bundle = SimpleNamespace(members=[SimpleNamespace(layer=layer)])
+    asked: list[int] = []
+
+    def fetch(_digest: str, _size: int, path: Path, _tell: object) -> int:
+        there = part.beside(path)
+        asked.append(there.stat().st_size if there.exists() else 0)
+        return 0
+
+    with registries.staging(tmp_path / "bundle") as place:
+        pull = registries._Pull(SimpleNamespace(fetch=fetch), place, lambda *_: None)  # type: ignore[arg-type]
+        disk = os.statvfs(place)
+        monkeypatch.setattr(registries, "_ROOM", disk.f_bavail * disk.f_frsize - (1 << 29))
+        with pytest.raises(DiskError, match="less room"):
+            pull.layers(bundle)  # type: ignore[arg-type]
+        came = part.beside(place / "blobs/sha256" / layer.digest[7:])
+        came.touch()
+        os.truncate(came, layer.size - 1)
+        pull.layers(bundle)  # type: ignore[arg-type]
+    assert asked == [layer.size - 1]
