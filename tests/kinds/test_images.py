@@ -228,6 +228,18 @@ def test_names_of_sections_are_bounded_one_by_one_and_together(monkeypatch: pyte
         list(formats.sections(WHOLE))
 
 
+def test_names_in_an_archive_are_bounded_for_all_its_members_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten kilobytes of repeated members came to gigabytes of names."""
+    one = native(10, (b".text.kernel", b"\x01"))
+    most = sum(len(name) for name, _, _ in formats.sections(one))
+    archive = b"!<arch>\n" + member(one) * 100
+    assert list(formats.kernel_names(archive)) == [b"kernel"] * 100
+    monkeypatch.setattr(formats, "_SHARED", 0)
+    monkeypatch.setattr(formats, "_NAMES", most)
+    assert list(formats.kernel_names(one)) == [b"kernel"]
+    assert list(formats.kernel_names(archive)) == [b"kernel"] * (most // len(b"kernel"))
+
+
 # -- names for people -------------------------------------------------------------------------------------------------
 
 

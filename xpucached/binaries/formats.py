@@ -210,5 +210,10 @@ def kernel_names(data: bytes) -> Iterator[bytes]:
     elif kind is ImageFormat.ELF:
         yield from _elf_kernels(data)
     elif kind is ImageFormat.ARCHIVE:
+        left = _NAMES + _SHARED * len(data)  # as of one file: members may share nothing, and names of each their ends
         for _, member in archive_members(data):
-            yield from _elf_kernels(member)
+            for name in _elf_kernels(member):
+                left -= len(name)
+                if left < 0:
+                    return
+                yield name
