@@ -268,13 +268,17 @@ def test_no_run_begins_whose_caches_or_requests_are_away(away: Path, tmp_path: P
         return job.report
 
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
-        catalog.write(add_model, net)
-        catalog.write(
-            record_survey, Host(datetime.now(UTC), "", "", "", environments=(sycl_target("OpenCL", "CPU", "3.0", "1"),))
-        )
+        _noted(catalog, net)
         report = asyncio.run(work(catalog))
     # It is put off, and tried again at the next look.
     assert [one.why for one in report.deferred] == [f"the file system of its {what} does not answer: {away}/{what}"]
+
+
+def _noted(catalog: Catalog, net: Model) -> None:
+    """Note a model, and a host on which it can run."""
+    catalog.write(add_model, net)
+    cpu = sycl_target("OpenCL", "CPU", "3.0", "1")
+    catalog.write(record_survey, Host(datetime.now(UTC), "", "", "", environments=(cpu,)))
 
 
 WENT_AWAY = """
@@ -330,10 +334,7 @@ def test_a_run_ends_whose_libraries_directory_or_caches_went_away_meanwhile(
         return job.report
 
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
-        catalog.write(add_model, net)
-        catalog.write(
-            record_survey, Host(datetime.now(UTC), "", "", "", environments=(sycl_target("OpenCL", "CPU", "3.0", "1"),))
-        )
+        _noted(catalog, net)
         (run,) = asyncio.run(work(catalog)).runs
     meant = Outcome.UNPROVEN if kept else Outcome.UNCACHED
     assert run.outcome is (Outcome.FAILED if crash else meant)
