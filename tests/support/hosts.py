@@ -199,7 +199,7 @@ class Machine:
             done.args, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         )
         if check is not None and result.returncode != check:
-            said = f"{result.stdout}{result.stderr}"
+            said = f"{result.stdout}{result.stderr}\n{self._told()}"
             raise MachineError(f"{' '.join(map(str, words))}: status {result.returncode}, not {check}\n{said}")
         return result
 
@@ -259,6 +259,10 @@ class Machine:
         self._log.seek(0)
         return "\n".join(self._log.read().decode(errors="replace").splitlines()[-40:])
 
+    def _told(self) -> str:
+        """Return the end of what the machine has written, which says why something failed."""
+        return self.journal("-n", "60", "-o", "short-monotonic") if self._leader else self.console()
+
     def until(
         self, holds: Callable[[], object], what: str | Callable[[], str] = "", patience: float = PATIENCE
     ) -> None:
@@ -266,9 +270,8 @@ class Machine:
         began = asked = time.monotonic()
         while not holds():
             if time.monotonic() > began + patience:
-                told = self.journal("-n", "60", "-o", "short-monotonic") if self._leader else self.console()
                 wanted = what if isinstance(what, str) else what()
-                raise MachineError(f"waited in vain{f' for {wanted}' if wanted else ''}:\n{told}")
+                raise MachineError(f"waited in vain{f' for {wanted}' if wanted else ''}:\n{self._told()}")
             # Each question takes the time of what is waited for: a twentieth of it at most, so long as naps last.
             now = time.monotonic()
             time.sleep(min(max(19 * (now - asked), (now - began) / 5, 0.1), LONGEST_NAP))
