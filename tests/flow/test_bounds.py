@@ -62,7 +62,8 @@ from xpucached.kinds.sycl import (
     trash_files,
 )
 from xpucached.kinds.sycl.scan_state import OURS
-from xpucached.libexec import process_tree, supervisor
+from xpucached.libexec import interpreters, process_tree, supervisor
+from xpucached.libexec.interpreters import Interpreters
 from xpucached.processes import environ, signals
 from xpucached.processes.output import Trace
 from xpucached.processes.reports import read_seen
@@ -942,6 +943,49 @@ def test_no_number_of_a_forged_report_is_more_than_the_catalog_holds() -> None:
     seen = read_seen(f'{{"status": {most}, "left": [{most}, 7], "engines": [["x", {most}], ["y", 1]]}}'.encode())
     assert seen is not None
     assert (seen.status, seen.left, seen.engines) == (None, (7,), {"y": 1})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        '{"directory": "sub", "words": ["sh"], "variables": {}}',
+        '{"directory": "/", "words": ["sh", 7], "variables": {}}',
+        '{"directory": "/", "words": ["sh", "\\u0000"], "variables": {}}',
+        '{"directory": "/", "words": ["sh", "\\udcff"], "variables": {}}',
+        '{"directory": "/", "words": "sh", "variables": {}}',
+        '{"directory": "/", "words": ["sh"], "variables": {"PATH": []}}',
+        '{"directory": "/", "words": ["sh"]}',
+        "[]",
+    ],
+)
+def test_no_interpreter_of_a_forged_report_is_more_than_words_and_paths(forged: str) -> None:
+    good = '{"directory": "/", "words": ["sh", "run.sh"], "variables": {"PATH": "/bin"}}'
+    seen = read_seen(f'{{"interpreters": [{forged}, {good}]}}'.encode())
+    assert seen is not None
+    assert [one.words for one in seen.interpreters] == [("sh", "run.sh")]
+
+
+def test_interpreters_are_noted_in_bounded_number_and_shells_leave_room_for_others() -> None:
+    found = Interpreters()
+    with contextlib.ExitStack() as stack:
+        for number in range(interpreters._MOST):
+            asked = stack.enter_context(
+                subprocess.Popen(["/bin/sh", "-c", f"read x; : {number}"], stdin=subprocess.PIPE)
+            )
+            stack.callback(asked.kill)
+            for _ in range(2):
+                found.look(asked.pid)
+        long = [sys.executable, "-c", "input()", *["x" * 1000] * 1000]
+        for words in ([sys.executable, "-c", "input()"], long):
+            asked = stack.enter_context(
+                subprocess.Popen(words, stdin=subprocess.PIPE, env={"PATH": "/p", "SECRET": "s"})
+            )
+            stack.callback(asked.kill)
+            found.look(asked.pid)
+    *shells, python, last = found.report()
+    assert len(shells) == interpreters._MOST // interpreters._SHARE
+    assert (python["words"], python["variables"]) == ([sys.executable, "-c", "input()"], {"PATH": "/p"})
+    assert len(str(last)) < 2 * interpreters._WORDS
 
 
 @pytest.mark.timeout(20)

@@ -904,7 +904,7 @@ def test_a_proof_of_another_command_left_no_code_out(tmp_path: Path) -> None:
         before = keeper.named(model.name, model.workload)
         script.write_text("A = 22\n")
         replaced(library, b"22")
-        done = SimpleNamespace(mapped=(str(library),), mapped_data=(), told=None)
+        done = SimpleNamespace(mapped=(str(library),), mapped_data=(), interpreters=(), told=None)
         needs = keeper.needed(model, [before], [done])  # type: ignore[list-item] # all that is asked of it
     assert needs is not None
     went_on = "was changed while the run that proved it went on"
@@ -1171,13 +1171,13 @@ def test_a_module_that_only_its_process_tells_and_that_is_edited_while_it_runs_i
     module.unlink()
     if not gone:
         module.write_text("A = 22\n")
-    needs = proofs.needed(of, before, (), (), [str(module)], ())
+    needs = proofs.needed(of, before, (), (), [(str(module), Role.MODULE)], ())
     assert changes(needs, place) == ("plugin.py was changed while the run that proved it went on",)
     # What each run writes anew is its own work.
     module.write_text("A = 3\n")
     before = proofs.named(of, {}, [str(module)])
     module.write_text("A = 44\n")
-    assert changes(proofs.needed(of, before, (), (), [str(module)], (), needs), place) == ()
+    assert changes(proofs.needed(of, before, (), (), [(str(module), Role.MODULE)], (), needs), place) == ()
 
 
 def test_another_name_or_other_rights_are_no_change_while_it_runs(place: Path) -> None:
@@ -1512,7 +1512,7 @@ def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_i
             assert one.changes == ("the host has no room for a thread to ask it: whether its files changed is unknown",)
             # What is not known is not noted as nothing.
             assert proofs.named(model.name, model.workload) is None
-            done = SimpleNamespace(mapped=(), mapped_data=(), told=None)
+            done = SimpleNamespace(mapped=(), mapped_data=(), interpreters=(), told=None)
             assert proofs.needed(model, [before], [done]) is None  # type: ignore[list-item] # all that is asked of it
         (one,) = proofs.coverage(context.present)
         assert one.changes == ()
@@ -1637,6 +1637,48 @@ def register(one: Daemon, application: Path, cache: str = "cache") -> None:
 def stands(one: Daemon) -> tuple[object, object]:
     """Return how the model stands, and the exit status of the check."""
     return one.rows("model", "list")[0]["warmth"], one.ctl("status", "--check", check=None).returncode
+
+
+# As people write them: where each goes, and which modules it finds there, the shell alone knows.
+COMPUTED: Final = {
+    "its-own": 'cd "$(dirname "$0")/sub"; exec python3 -W ignore app.py log',
+    "kept": 'HERE=$(cd "$(dirname "$0")" && pwd); cd "$HERE"; cd sub && python3 -W ignore app.py log',
+    "module": 'cd "$(dirname "$0")"/sub; python3 -W ignore -m app log',
+    "other-name": 'TOP=${0%/*}; LIB="$TOP/lib"; export PYTHONPATH="$LIB:$PYTHONPATH"; python3 "$TOP/far.py"',
+    "added": 'export PYTHONPATH+="${0%/*}/lib"; for one in "${0%/*}"/f*.py; do python3 "$one"; done',
+    "home": "export HOME=${0%/*}; cd ~/sub && python3 -W ignore app.py log",
+}
+
+
+@pytest.mark.timeout(300)
+def test_wherever_a_shell_goes_what_runs_there_counts(keeper: Daemon, application: Path, tmp_path: Path) -> None:
+    top, elsewhere = tmp_path / "top", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (top / "lib").mkdir(parents=True)
+    (top / "sub").mkdir()
+    for name in ("app.py", "helper.py", "libown.so", "log"):
+        shutil.move(application / name, top / "sub" / name)
+    (top / "lib/far_helper.py").write_text("A = 1\n")
+    (top / "far.py").write_text("import far_helper, pathlib, time; pathlib.Path('cache/k').touch(); time.sleep(0.4)\n")
+    (elsewhere / "cache").mkdir()
+    keeper.start()
+    for name, text in COMPUTED.items():
+        (top / f"{name}.sh").write_text(f"{text}\n")
+        keeper.ctl(
+            *("model", "add", name, "--directory", str(elsewhere), "--device", "cpu", "--cache"),
+            str((elsewhere if "PYTHONPATH" in text else top / "sub") / "cache"),
+            *("--", "bash", str(top / f"{name}.sh")),
+        )
+    keeper.ctl("prewarm", *COMPUTED)
+    assert {str(one["name"]): one["warmth"] for one in keeper.rows("model", "list")} == dict.fromkeys(COMPUTED, "warm")
+    (top / "sub/helper.py").write_text("KERNEL = 2\n")
+    (top / "lib/far_helper.py").write_text("A = 2\n")
+    time.sleep(1.1)
+    keeper.until(lambda: "warm" not in {one["warmth"] for one in keeper.rows("model", "list")})
+    assert {str(one["name"]): one["changes"] for one in keeper.rows("model", "list")} == {
+        name: [f"{top}/{'lib/far_helper.py' if 'PYTHONPATH' in text else 'sub/helper.py'} was modified"]
+        for name, text in COMPUTED.items()
+    }
 
 
 @pytest.mark.timeout(300)

@@ -37,7 +37,7 @@ _FOLDER: Final = 4000
 _DEPTH: Final = 6
 _TEXT: Final = 1 << 20
 """Bytes of a script that are searched for imports."""
-_TEXTS: Final = 32 << 20
+TEXTS: Final = 32 << 20
 """Bytes that are searched in all."""
 _LONGEST: Final = 4096
 _MOST_IMPORTS: Final = 20_000
@@ -55,7 +55,7 @@ _OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
 class Needs:
     """Collects paths, each with its first role, up to a number."""
 
-    def __init__(self, workload: Workload, variables: Mapping[str, str]) -> None:
+    def __init__(self, workload: Workload, variables: Mapping[str, str], texts: int = TEXTS) -> None:
         self.paths: dict[str, Role] = {}
         self._workload = workload
         self._variables = {**variables, **workload.variables}
@@ -69,7 +69,7 @@ class Needs:
         self._scripts: deque[tuple[str, bool]] = deque()
         self._interpreters, self._started = set[str](), set[str]()
         self._added: list[str] = []  # what interpreters search for modules besides their packages
-        self._left, self._lookups = _TEXTS, _MOST_LOOKUPS
+        self.left, self._lookups = texts, _MOST_LOOKUPS
 
     def add(self, path: str, role: Role) -> None:
         """Note a path, unless there are enough."""
@@ -85,7 +85,7 @@ class Needs:
         program = self._which(words[0]) if words else None
         if program is not None:
             self._program(program, 0)
-        self._follow(words)
+        self.follow(words)
         for path in map(plain, self.library_places):
             # Libraries are noted by where they lie, and programs come to them by this.
             if os.path.realpath(path) != path:
@@ -167,7 +167,7 @@ class Needs:
 
     # -- words --------------------------------------------------------------------------------------------------------
 
-    def _follow(self, words: Sequence[str]) -> None:
+    def follow(self, words: Sequence[str]) -> None:
         """Note what the words of a command name: interpreters, scripts, modules and files."""
         ahead = deque(words)
         after: str | None = None  # what an interpreter still waits for
@@ -263,7 +263,7 @@ class Needs:
             # A shell's script in the place of a Python chooses one, and the directory that it names is where these lie.
             self._in_script, self._starts = True, not PYTHON.match(os.path.basename(path))
             self._lists = lists and self._starts
-            self._follow([self._meant(word, beside) for word in shell_words.of_script(text)])
+            self.follow([self._meant(word, beside) for word in shell_words.of_script(text)])
             self._in_script, self._lists, self._starts = False, True, True
 
     def _search_by(self, text: str, beside: str) -> None:
@@ -370,8 +370,8 @@ class Needs:
             self._imports(text, root, package)
 
     def _text(self, path: str) -> str:
-        content = beginning(path, min(_TEXT, self._left))
-        self._left -= len(content)
+        content = beginning(path, min(_TEXT, self.left))
+        self.left -= len(content)
         return content.decode("utf-8", "replace")
 
     def _imports(self, text: str, root: str, package: str) -> None:

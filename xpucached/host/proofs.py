@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host import library_names
-from xpucached.host.dependencies import MOST, Needs
+from xpucached.host.dependencies import MOST, TEXTS, Needs
 from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary, told_of_file
 from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
@@ -31,6 +31,9 @@ _SET: Final = 1_000_000_000
 
 _MOST_LOOKED: Final = 100_000
 """Names of one compiler's cache that are looked at for a file."""
+
+_OF_INTERPRETERS: Final = frozenset({Role.SCRIPT, Role.MODULE, Role.PACKAGES})
+"""What else their words name a program names as it likes, most often what it writes."""
 
 FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES, Role.LINK})
 LED: Final = frozenset({Role.PROGRAM, Role.SCRIPT, Role.LINK})
@@ -76,6 +79,18 @@ def named(
     return DependencySnapshot(there, time.time_ns(), _steady(), read, tuple(needs.library_places))
 
 
+def interpreted(some: Iterable[Workload]) -> dict[str, Role]:
+    """Return what interpreters run that were seen at work: scripts, modules, and directories of packages."""
+    found: dict[str, Role] = {}
+    left = TEXTS
+    for one in some:
+        needs = Needs(one, {}, left)
+        needs.follow(one.command)
+        left = needs.left
+        found |= {path: role for path, role in needs.paths.items() if role in _OF_INTERPRETERS}
+    return found
+
+
 def _steady() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
@@ -91,7 +106,7 @@ def needed(
     then: DependencySnapshot,
     code: Iterable[str],
     data: Iterable[str],
-    modules: Iterable[str],
+    told: Iterable[tuple[str, Role]],
     ours: Collection[str],
     last: Iterable[Dependency] = (),
     others: Iterable[Dependency] = (),
@@ -102,12 +117,13 @@ def needed(
 ) -> tuple[Dependency, ...]:
     """Return what a pass needed that began with ``then``, and proved its model.
 
-    ``code`` and ``data`` are the files that it mapped, ``modules`` those that it told, ``ours`` the directories of
-    caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left out:
-    changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), changed
-    code if it changed in the last proof too, whose dependencies ``last`` are, or was not there before, which those,
-    ``then`` and ``mapped_before``, the code of earlier passes, tell; else such code is unsettled.  Of what directories
-    of the arguments hold changed code is left out as well if the last proof, of the ``same_workload``, left it out.
+    ``code`` and ``data`` are the files that it mapped, ``told`` what its processes told otherwise: scripts, modules and
+    directories of packages.  ``ours`` are the directories of caches, ``others`` what other models need, whose digests
+    need not be taken twice.  What it wrote itself is left out: changed data at once (in an earlier pass of the same
+    run, too: ``earlier`` is what there was before that), changed code if it changed in the last proof too, whose
+    dependencies ``last`` are, or was not there before, which those, ``then`` and ``mapped_before``, the code of earlier
+    passes, tell; else such code is unsettled.  Of what directories of the arguments hold changed code is left out as
+    well if the last proof, of the ``same_workload``, left it out.
     """
     ended = time.time_ns()
     known = {one.path: one for one in last}
@@ -117,14 +133,14 @@ def needed(
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)
-    for paths, role in ((led, Role.LIBRARY), (modules, Role.MODULE), (data, Role.DATA)):
-        for path in paths:
-            site = site_of(path)
-            if site is not None:
-                sites.add(site)
-            if role is not Role.MODULE or site is None:
-                for name in (path, *(led[path] if role is Role.LIBRARY else ())):
-                    seen.add(name, role)
+    roles = (*dict.fromkeys(led, Role.LIBRARY).items(), *told, *dict.fromkeys(data, Role.DATA).items())
+    for path, role in roles:
+        site = path if role is Role.PACKAGES else site_of(path)
+        if site is not None:
+            sites.add(site)
+        if role in {Role.LIBRARY, Role.DATA} or site is None:
+            for name in (path, *(led[path] if role is Role.LIBRARY else ())):
+                seen.add(name, role)
     for site in sorted(sites):
         seen.add_packages(site)
     # What led to one of them before the pass, or was one, and does not do so, or is gone, after it.

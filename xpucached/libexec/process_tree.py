@@ -1,4 +1,4 @@
-"""What a model's process tree takes, and what it has mapped: read from /proc, again and again."""
+"""What a model's process tree takes, has mapped and interprets: read from /proc, again and again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .drm_usage import GraphicsCounters, read
+from .interpreters import Interpreters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ class PlaceLook(threading.Thread):
 
 
 class Maps:
-    """Which files the process tree has mapped: libraries above all.
+    """Which files the process tree has mapped, libraries above all, and which interpreters are part of it.
 
     Seen by looking again and again, whenever the size of a process's address space has changed: what somebody maps and
     lets go between two looks stays unseen.
@@ -108,6 +109,7 @@ class Maps:
 
     def __init__(self) -> None:
         self.files: dict[str, bool] = {}  # path to whether it was mapped as code
+        self.interpreters = Interpreters()
         self._sizes: dict[int, str] = {}
         self._next = 0.0
         self._text = 0
@@ -129,6 +131,7 @@ class Maps:
                 sizes[pid] = pages[0]
                 if self._sizes.get(pid) != sizes[pid]:
                     self._read(thread)
+                    self.interpreters.look(thread)
         self._sizes = sizes
         ended = time.monotonic()
         self._next = ended + (ended - began) * _MAPS_SHARE

@@ -218,6 +218,7 @@ def main() -> int:
             "engines": [[device, spent] for (device, _), spent in watch.graphics.worked.items()],
             "graphics": watch.graphics.report(),
             **maps.report(),
+            "interpreters": maps.interpreters.report(),
         },
     )
     return 0

@@ -25,6 +25,14 @@ _OUTCOMES: Final = {"failed", "invalid", "over-memory", "over-disk"}
 _WHOLE: Final = frozenset({"tokens", "prompts", "device_memory"})
 
 
+class SeenInterpreter(Struct, frozen=True):
+    """A shell or a Python that was seen to run."""
+
+    directory: str  #: where it worked
+    words: tuple[str, ...]
+    variables: Mapping[str, str]  #: of its own, those that lead to files
+
+
 class SupervisorReport(Struct, frozen=True):
     """What the supervisor saw."""
 
@@ -39,6 +47,7 @@ class SupervisorReport(Struct, frozen=True):
     engines: Mapping[str, int] = field(default_factory=dict)
     mapped: tuple[str, ...] = ()
     mapped_data: tuple[str, ...] = ()
+    interpreters: tuple[SeenInterpreter, ...] = ()
     graphics: tuple[GraphicsUse, ...] = ()
     terminated: bool = False  #: somebody else sent the supervisor SIGTERM, as systemd does at the end of the host
 
@@ -80,6 +89,7 @@ def read_seen(content: bytes) -> SupervisorReport | None:
         engines,
         _paths(said.get("mapped")),
         _paths(said.get("mapped_data")),
+        tuple(_interpreters(said.get("interpreters"))),
         tuple(_graphics(said.get("graphics"))),
         said.get("terminated") is True,
     )
@@ -90,6 +100,18 @@ def _graphics(said: object) -> Iterator[GraphicsUse]:
         match one:
             case [str(device), str(driver), seconds, memory] if (spent := _number(seconds)) is not None:
                 yield GraphicsUse(_text(device), _text(driver), max(0.0, spent), max(0, _whole(memory) or 0))
+
+
+def _interpreters(said: object) -> Iterator[SeenInterpreter]:
+    for one in map(_mapping, _list(said)):
+        match one:
+            case {"directory": str(directory), "words": list(words), "variables": dict(variables)} if _is_path(
+                directory
+            ):
+                texts = (*words, *variables.values())
+                # What is no Unicode cannot be written down.
+                if all(isinstance(text, str) and "\0" not in text and encodable(text) == text for text in texts):
+                    yield SeenInterpreter(directory, tuple(words), variables)
 
 
 def read_told(content: bytes, token: str) -> RunnerReport | None:

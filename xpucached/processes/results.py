@@ -16,7 +16,7 @@ from xpucached.domain.models import Outcome, Pass
 from xpucached.domain.stores import EntryId
 from xpucached.processes import child
 from xpucached.processes.output import ChildOutput
-from xpucached.processes.reports import RunnerReport, SupervisorReport
+from xpucached.processes.reports import RunnerReport, SeenInterpreter, SupervisorReport
 from xpucached.processes.runs import DISK, ChildRun
 
 _SHELL: Final = 128
@@ -43,6 +43,7 @@ class RunResult(Struct, frozen=True):
     graphics: tuple[GraphicsUse, ...] = ()
     mapped: tuple[str, ...] = ()  #: files that its processes were seen to map as code: programs and libraries
     mapped_data: tuple[str, ...] = ()  #: files that they were seen to map otherwise
+    interpreters: tuple[SeenInterpreter, ...] = ()  #: those that were among them
 
     def as_pass(self) -> Pass:
         """Return what the history keeps."""
@@ -90,6 +91,7 @@ def result_of(
         seen.graphics if seen is not None else (),
         seen.mapped if seen is not None else (),
         seen.mapped_data if seen is not None else (),
+        seen.interpreters if seen is not None else (),
     )
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from xpucached.catalog.dependencies import noted_runs, refresh_dependencies, run
 from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
 from xpucached.domain.dependencies import Role
+from xpucached.domain.models import Workload
 from xpucached.errors import CatalogError
 from xpucached.host import proofs
 from xpucached.host.dependency_changes import DependencyChecker
@@ -25,12 +27,11 @@ from xpucached.host.python_packages import site_of
 from xpucached.planning.prewarm import applicable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
     from xpucached.domain.dependencies import Dependency
     from xpucached.domain.host import Host
-    from xpucached.domain.models import Coverage, Model, Run, Workload
+    from xpucached.domain.models import Coverage, Model, Run
     from xpucached.domain.names import ModelName
     from xpucached.processes.results import RunResult
     from xpucached.service.context import Context
@@ -82,10 +83,14 @@ class ProofKeeper:
         """Look, before a pass, at what the words name and earlier passes loaded; None if that takes too long."""
         if not passes:
             return _within(_NOTING, lambda: proofs.named(workload, os.environ))
-        told = (path for one in passes if one.told is not None for path in one.told.files if site_of(path) is None)
-        loaded = dict.fromkeys((*(path for one in passes for path in one.mapped), *told))
+        mapped = [path for one in passes for path in one.mapped]
         digested = (*self._others(), *self._last(name))
-        return _within(_NOTING, lambda: proofs.named(workload, os.environ, loaded, digested))
+
+        def look() -> DependencySnapshot:
+            told = [path for one in passes for path in _told(one) if site_of(path) is None]
+            return proofs.named(workload, os.environ, dict.fromkeys((*mapped, *told)), digested)
+
+        return _within(_NOTING, look)
 
     def needed(
         self,
@@ -114,7 +119,6 @@ class ProofKeeper:
         last, good = self._last(model.name), self._good(model.name)
         same = good is not None and good.workload == model.workload.digest
         others = self._others()
-        files = done.told.files if done.told is not None else ()
         found = _within(
             _NOTING,
             lambda: proofs.needed(
@@ -122,7 +126,7 @@ class ProofKeeper:
                 before,
                 done.mapped,
                 done.mapped_data,
-                files,
+                _told(done).items(),
                 ours,
                 last,
                 others,
@@ -277,6 +281,13 @@ def needed_by_all(variants: Sequence[tuple[Dependency, ...] | None]) -> tuple[De
         for one in found.values()
         if one.unsettled or one.role not in _NAMED or all(one.path in paths for paths in noted)
     )
+
+
+def _told(done: RunResult) -> Mapping[str, Role]:
+    """Return what processes of a pass told, or were seen to interpret: scripts, modules, directories of packages."""
+    seen = (Workload(one.words, Path(one.directory), one.variables) for one in done.interpreters)
+    files = done.told.files if done.told is not None else ()
+    return {**proofs.interpreted(seen), **dict.fromkeys(files, Role.MODULE)}
 
 
 @dataclass(frozen=True, slots=True)

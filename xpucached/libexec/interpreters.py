@@ -1,0 +1,59 @@
+"""Which interpreters a model's process tree runs, with what words, and where: read from /proc, again and again.
+
+A shell's script may compute where it goes, and what it starts there with which variables: this is what came of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+# Shells are among them, because they read files as their own.
+_NAMES = {"python", "pypy", "sh", "ash", "bash", "dash", "fish", "ksh", "rbash", "zsh"}
+_PYTHONS = {"python", "pypy"}
+_LEADING = {"HOME", "PATH", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONUSERBASE"}  # variables that lead to files
+_MOST = 64  # interpreters that are reported
+_WORDS = 16 << 10  # bytes of one's words, and …
+_VARIABLES = 256 << 10  # … variables that are read
+_TEXT = 128 << 10  # bytes of all of them, as JSON; whoever reads the report keeps a mebibyte of it
+_SHARE = 4  # shells may take one part in so many: they may be many, and short
+_GONE = " (deleted)"
+
+
+class Interpreters:
+    """What was seen of them, each once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, object]] = {}  # by what they are, as JSON
+        self._text = 0
+
+    def look(self, pid: int) -> None:
+        """Note a process, if it is an interpreter."""
+        with contextlib.suppress(OSError, ValueError):
+            name = os.path.basename(os.readlink(f"/proc/{pid}/exe").removesuffix(_GONE))  # noqa: PTH115, PTH119 - without pathlib it starts faster
+            kind = name.rstrip("t").rstrip(".0123456789")
+            directory = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - as above
+            if kind in _NAMES and not directory.endswith(_GONE):
+                self._note(pid, directory, 1 if kind in _PYTHONS else _SHARE)
+
+    def _note(self, pid: int, directory: str, share: int) -> None:
+        words = [os.fsdecode(word) for word in _read(pid, "cmdline", _WORDS)]
+        variables = (os.fsdecode(one).partition("=") for one in _read(pid, "environ", _VARIABLES))
+        leading = {name: value for name, _, value in variables if name in _LEADING}
+        one: dict[str, object] = {"directory": directory, "words": words, "variables": leading}
+        text = json.dumps(one)
+        enough = len(self._found) >= _MOST // share or self._text + len(text) > _TEXT // share
+        if words and text not in self._found and not enough:
+            self._found[text] = one
+            self._text += len(text) + 2
+
+    def report(self) -> list[dict[str, object]]:
+        """Return them, in the order in which they were seen."""
+        return list(self._found.values())
+
+
+def _read(pid: int, name: str, most: int) -> list[bytes]:
+    """Return what stands between null characters in a file of a process; what was cut off is left out."""
+    with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 - many of them
+        return file.read(most).split(b"\0")[:-1]
