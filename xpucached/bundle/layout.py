@@ -18,7 +18,8 @@ from msgspec import Struct, field
 
 from xpucached import messages, state_files
 from xpucached.bundle import archive, words
-from xpucached.errors import BadBundle, NotFound
+from xpucached.errors import BadBundle, DiskError, NotFound
+from xpucached.printing import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,8 @@ _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})\Z")
 _BLOB: Final = re.compile(r"blobs/sha256/[0-9a-f]{64}\Z")
 _PIECE: Final = 1 << 20
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NO_FILE: Final = {errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}
+"""Errors that say what lies there; all others may pass, or are of who reads."""
 
 
 class Descriptor(Struct, frozen=True):
@@ -91,7 +94,7 @@ class LayoutReader:
     """A layout that somebody else wrote; `close` it.  What it gives was compared with its digest, and is a copy."""
 
     def __init__(self, path: Path) -> None:
-        """Open a folder or a tar file.  Raises `NotFound` and `BadBundle`."""
+        """Open a folder or a tar file.  Raises `NotFound`, `BadBundle` and `DiskError`, as whatever reads it does."""
         self.path = path
         self._places: dict[str, tuple[int, int]] | None = None
         try:
@@ -188,7 +191,10 @@ class LayoutReader:
             except OSError as error:
                 if error.errno == errno.ENOENT:
                     raise BadBundle(f"{self.path} is no bundle, or not whole: {name} is missing") from error
-                raise BadBundle(f"{name} of the bundle cannot be read: {error.strerror}") from error
+                if error.errno in _NO_FILE:
+                    raise BadBundle(f"{name} of the bundle cannot be read: {error.strerror}") from error
+                hint = f"chmod -R a+rX {quoted(str(self.path))}" if error.errno == errno.EACCES else ""
+                raise DiskError(f"{name} of {self.path} cannot be read: {error.strerror}", hint=hint) from error
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise BadBundle(f"{name} of the bundle is no file")

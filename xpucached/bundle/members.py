@@ -334,7 +334,7 @@ def _lines(content: bytes, said: int) -> dict[str, list[RecipeLine]]:
 
 
 def opened(path: Path) -> Bundle:
-    """Open a bundle; whoever does closes its layout.  Raises `NotFound` and `BadBundle`."""
+    """Open a bundle; whoever does closes its layout.  Raises `NotFound`, `BadBundle` and `DiskError`."""
     try:
         layout = LayoutReader(path)
     except BadBundle as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.support import bundles
+from xpucached.bundle import members
 from xpucached.bundle.layout import Descriptor
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling import fetching, registries
@@ -111,3 +114,25 @@ def test_what_came_of_a_layer_needs_no_room_once_more(tmp_path: Path, monkeypatc
         os.truncate(came, layer.size - 1)
         pull.layers(bundle)  # type: ignore[arg-type]
     assert asked == [layer.size - 1]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENFILE, errno.ENOMEM, errno.ESTALE])
+def test_a_bundle_that_cannot_be_read_just_now_is_neither_removed_nor_is_what_came_of_it(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.open
+
+    def failing(path: str, *given: int, **more: int) -> int:
+        if path == "index.json":
+            raise OSError(number, os.strerror(number))
+        return really(path, *given, **more)
+
+    fetched = bundles.write(tmp_path / "fetched", bundles.layout())
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(DiskError, match=os.strerror(number)):
+        fetching._is_there(fetched, "")
+    with pytest.raises(DiskError) as told, registries.staging(tmp_path / "bundle") as inside:
+        members.opened(bundles.write(inside, bundles.layout()))
+    monkeypatch.undo()
+    assert told.value.message.startswith(f"index.json of {tmp_path / '.bundle.pulling'} cannot be read")
+    assert bundles.content(fetched).items() <= bundles.content(tmp_path / ".bundle.pulling").items()
