@@ -109,9 +109,14 @@ def _revoked(folder: int) -> frozenset[str]:
 
 
 def state_of(folder: Path) -> tuple[object, ...]:
-    """Return what is another when a file in a folder was written, also in its place; empty if there is none."""
+    """Return what is another when a file in a folder was written, also in its place; empty if there is none.
+
+    So it is when others can write the folder no more, as no key in it counted until then.
+    """
     files: list[tuple[str, int, int, int]] = []
     try:
+        if why := open_to_others(found := folder.stat()):
+            files.append((why, found.st_ino, found.st_uid, found.st_mode))
         with os.scandir(folder) as entries:
             for one in itertools.islice(entries, _MOST):
                 try:

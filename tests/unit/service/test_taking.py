@@ -134,6 +134,25 @@ def test_keys_that_are_written_in_their_place_count_anew(tmp_path: Path) -> None
     assert state_of(tmp_path / "none") not in seen
 
 
+def test_a_bundle_is_looked_at_again_when_others_can_write_the_folder_of_keys_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `status` asks for: no key in it counted, so nothing was taken."""
+    keys = tmp_path / "trust.d"
+    for name in ("one", keys.name):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one/index.json").touch()
+    (keys / "key.pub").touch()
+    tries: list[Path] = []
+    monkeypatch.setattr(taking, "_imported", lambda asked, *_: tries.append(asked.source))
+    taker, _ = taker_of(tmp_path)
+    for mode in (0o775, 0o755, 0o777):
+        keys.chmod(mode)
+        for _again in range(2):
+            asyncio.run(taker.take())
+    assert len(tries) == 3
+
+
 @pytest.mark.parametrize(
     ("code", "lasting"),
     [("bad-bundle", True), ("unsigned", True), ("disk", False), ("no-gpu", False), ("internal", False)],
