@@ -49,6 +49,9 @@ _LISTED: Final = 5
 _PAGES: Final = 100
 """So often a trash is read on; who puts things there all the time does not keep us for ever."""
 
+_NAMES: Final = 15
+"""So many directories are named in an event: a field has room for as many, however long their names are."""
+
 _BATCH: Final = 100
 """So many come back before who has cancelled that is heard."""
 
@@ -180,11 +183,14 @@ class TrashKeeper:
         if back:
             # What somebody has brought back is not what a removed model left.
             models = [one.key for one in back if one.store.kind == model_caches.KIND and "/" not in one.key]
-            context.events.post(
-                RESTORED,
-                "1 entry is back" if len(back) == 1 else f"{len(back)} entries are back",
-                {"restored": str(len(back)), **({"models": " ".join(models)} if models else {})},
-            )
+            for first in range(0, len(models) or 1, _NAMES):
+                some = models[first : first + _NAMES]
+                count = len(some) + (0 if first else len(back) - len(models))
+                context.events.post(
+                    RESTORED,
+                    "1 entry is back" if count == 1 else f"{count} entries are back",
+                    {"restored": str(count), **({"models": " ".join(some)} if some else {})},
+                )
             # An eviction that waited for its turn goes by what is written down.
             await context.events.flush()
         return TrashReport(

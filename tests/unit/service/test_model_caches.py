@@ -409,6 +409,19 @@ def test_what_is_left_of_a_model_that_is_gone_is_evicted_once_it_is_old_enough(o
     assert plan(owner, asked=False) == {half.name: "model-gone"}
 
 
+def test_however_many_directories_somebody_brings_back_they_stay(owner: Owner) -> None:
+    names = [f"{number:02}{'n' * 70}" for number in range(60)]
+    for name in names:
+        fill(owner.models / name)
+        owner.add(name)
+        owner.remove(name)
+    assert set(owner.service.caches.removed()) == set(names)
+    assert owner.restore() == [""] * 60
+    assert owner.service.caches.removed() == {}
+    told = asyncio.run(owner.context.events.since(0))
+    assert sum(int(one.fields["restored"]) for one in told if one.topic == "restored") == 60
+
+
 def test_what_a_daemon_that_died_had_not_removed_yet_with_its_model_is_known_to_be_left(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
