@@ -104,8 +104,8 @@ class _Import(contextlib.ExitStack):
                 by = signed[one.manifest.digest]
                 return judge(one.facts, by.signer, by.why, targets, compiler(), isa, allowed=allowed)
 
-            if self._lacks_room(may):
-                # What is not taken in as it is needs none.
+            if self._order.seconds is not None or self._lacks_room(may):
+                # What is not taken in as it is needs none, nor any of the time.
                 may = [one for one in may if judged(one).taking is Taking.PUBLISH]
                 if lacking := self._lacks_room(may):
                     raise DiskError(lacking)

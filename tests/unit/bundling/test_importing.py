@@ -95,13 +95,13 @@ def test_recipes_are_left_to_be_compiled_unless_all_their_programs_came(installe
         assert todo.is_complete()
 
 
-def thirty(place: Path) -> tuple[Bundle, dict[str, bytes]]:
+def thirty(place: Path, **more: object) -> tuple[Bundle, dict[str, bytes]]:
     files: dict[str, bytes] = {}
     for number in range(30):
         path, program, source = leaf(f"_ZTS{number}")
         files |= {f"sycl/{path}/0.bin": program, f"sycl/{path}/0.src": source}
     plain = tar(files)
-    told = facts(plain, entries=30, bytes=sum(map(len, files.values())))
+    told = facts(plain, entries=30, bytes=sum(map(len, files.values())), **more)
     return members.opened(forge(place, packed(plain, HOW), told)), files
 
 
@@ -123,6 +123,20 @@ def test_programs_too_are_published_by_turns(tmp_path: Path) -> None:
         turn = ImportBundle(bundle.layout.path, tmp_path / "store", seconds=0.0)
         assert [published(bundle, turn) for _ in range(30)] == [(1, there, 29 - there) for there in range(30)]
         assert published(bundle, turn) == (0, 30, 0)
+
+
+@pytest.mark.parametrize(("library", "later"), [(LIBRARY, 29), (CompilerLibrary("libigc.so", "build-id:01"), 0)])
+def test_programs_that_are_compiled_here_wait_for_no_turn_to_be_published(
+    installed: UsedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: CompilerLibrary, later: int
+) -> None:
+    """Recipes are compiled when no program is left for a later turn: those of another compiler never come."""
+    monkeypatch.setattr(compiler_files, "compiler_files", lambda *_: (library,))
+    bundle, _ = thirty(tmp_path / "bundle", compiler=(LIBRARY,), isa="cpu:0")
+    order = ImportBundle(bundle.layout.path, tmp_path / "store", seconds=0.0)
+    with bundle.layout, importing._Import(order, bundle, installed) as todo:
+        todo.judge_all(lambda *_: None)
+        todo.publish(lambda *_: None)
+    assert (len(todo.published), todo.later) == (int(later > 0), later)
 
 
 def test_each_program_that_came_is_told_though_a_later_one_is_refused(tmp_path: Path) -> None:
