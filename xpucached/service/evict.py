@@ -128,7 +128,7 @@ class Evictor:
         known = {status.model.name: status.model for status in models}
         wanted = frozenset(map(EvictReason, reasons)) or None
         if caches is None or wanted is not None:
-            caches = await self._caches.all() if wanted is None else ()
+            caches = await self._caches.all() if wanted is None or EvictReason.BUDGET in wanted else ()
 
         def decide() -> EvictionPlan:
             taken = revoked(context) if wanted is None or EvictReason.REVOKED in wanted else ()
@@ -162,7 +162,7 @@ class Evictor:
                 kept = plan.kept - len(taken) + len(plan.evict) - len(also)
                 return EvictionPlan((*taken, *also), _allocated(one.entry for one in (*taken, *also)), kept)
 
-            if not caches:
+            if not caches or wanted is not None:
                 return entries((), asked=asked)
             held = sum(one.allocated for one in context.catalog.read(store_subtotals))
             if asked and limited(policy):

@@ -18,7 +18,9 @@ from msgspec.structs import replace
 
 from tests import INSTANCE
 from tests.support import api_stub, catalogs
+from tests.support.builders import SyclStore
 from xpucached.api.requests import AddModel, GetModel, ListStores, RemoveModel
+from xpucached.catalog.preselect import store_subtotals
 from xpucached.domain.models import RemovedModel
 from xpucached.domain.names import ModelName
 from xpucached.domain.reports import EvictionReport
@@ -459,6 +461,22 @@ def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(o
     assert {one.path.name: one.stays for one in report.caches} == {"old": "", "middle": ""}
     assert owner.told().keys() == {"new", "pinned", "of-new", "of-old", "of-middle"}
     assert plan(owner, asked=True) == {}
+
+
+def test_entries_go_for_a_limit_that_directories_pass_also_where_that_reason_alone_is_asked_for(owner: Owner) -> None:
+    store = SyclStore(owner.home / ".cache" / "xpucached" / "sycl")
+    for number in range(9):
+        store.add(f"_ZTS2k{number}", size=60_000, age=7200)
+    owner.add(NAME)
+    fill(owner.models / NAME / "triton", 50)
+    asyncio.run(owner.service.scanner.scan_stores())
+    entries = sum(one.allocated for one in owner.context.catalog.read(store_subtotals))
+    settings = owner.context.settings
+    limit = entries + owner.told()[NAME].allocated // 2
+    owner.context.settings = replace(settings, policy=replace(settings.policy, max_bytes=limit))
+    plans = [asyncio.run(owner.service.evictor.plan(reasons=reasons)) for reasons in ((), ("over-budget",))]
+    assert plans[0].evict == plans[1].evict != ()
+    assert plans[0].caches == plans[1].caches == ()
 
 
 @pytest.mark.parametrize("keep", [True, False])
