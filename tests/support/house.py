@@ -173,7 +173,7 @@ class House:
         """Wait until the host's daemon says so of a user."""
         self.machine.until(
             lambda: wanted.items() <= self.users().get(user, {}).items(),
-            f"{user} {wanted}, not {self.users().get(user)}",
+            lambda: f"{user} {wanted}, not {self.users().get(user)}",
         )
 
     def events(self, what: str, *words: str) -> list[dict[str, str]]:
