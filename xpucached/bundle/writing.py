@@ -29,6 +29,8 @@ _PIECE: Final = 1 << 20
 _WAITING: Final = 4
 """Pieces that wait for being packed, in memory."""
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+"""Of file systems without hard links, as memory sticks have."""
 _OURS: Final = "xpucached."
 """What all begins with in a directory in which a layout is made."""
 
@@ -133,9 +135,13 @@ class LayoutWriter:
         try:
             os.link(beside, self._dest)
         except FileExistsError:
-            raise AlreadyThere(
-                f"{self._dest} is there already", hint="remove it first, or name another place"
-            ) from None
+            raise _there(self._dest) from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.lexists(self._dest):
+                raise _there(self._dest) from None
+            beside.rename(self._dest)
 
     def discard(self) -> None:
         """Take away what was not finished."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from xpucached.bundle import words
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.domain.bundles import Compression
-from xpucached.errors import DiskError, RequestError
+from xpucached.errors import AlreadyThere, DiskError, RequestError
 
 
 def test_what_one_in_another_container_makes_stays_and_what_a_killed_one_left_goes(
@@ -118,3 +119,26 @@ def test_a_layer_that_nobody_would_read_is_not_made(
                 layer.add(f"sycl/{number}/0.bin", bytes(1 << 20))
             layer.finish()
     assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_tar_file_is_made_where_there_are_no_hard_links(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on memory sticks: all was written there, and then refused."""
+
+    def link(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    dest = tmp_path / "there/bundle.tar"
+    dest.parent.mkdir()
+    with LayoutWriter(dest) as layout, LayoutWriter(dest) as other:
+        layout.put_file("index.json", b"{}")
+        layout.finish()
+        made = dest.read_bytes()
+        with pytest.raises(AlreadyThere, match="is there already"):
+            other.finish()
+
+    assert [path.read_bytes() for path in dest.parent.iterdir()] == [made]
+    assert b"index.json" in made
