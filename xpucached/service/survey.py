@@ -147,7 +147,7 @@ class Surveyor:
             before = old.seen_with(known[driver.id]) if old is not None and driver.id in known else None
             if one.silent:
                 # What is known of it stays: it may be there again in a moment, as it was.
-                last = next((last for last in known.values() if set(one.models) & set(last.models)), driver)
+                last = next((was for was in (old.drivers if old else ()) if {*one.models} & {*was.models}), driver)
                 drivers.append(replace(last, models=one.models, problems=one.problems))
                 continue
             variables = {**settings.driver.variables, **one.variables}

@@ -257,6 +257,38 @@ def test_a_driver_whose_files_cannot_be_looked_at_now_is_no_other_one(
         asyncio.run(surveyed(Context(settings("{}"), catalog, {})))
 
 
+def test_what_several_models_meet_stays_known_while_the_files_of_their_driver_are_silent(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, target = False, sycl_target("OpenCL", "CPU", "3.0", "1")
+    led = DriverFile(Path("/d/libintelocl.so"), Path("/d/1"), None, 1, datetime(2026, 5, 4, tzinfo=UTC), None, None)
+
+    def files(variables: Mapping[str, str]) -> tuple[DriverFile, ...]:
+        if silent and "OCL_ICD_FILENAMES" in variables:
+            raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer")
+        return (led,) if "OCL_ICD_FILENAMES" in variables else ()
+
+    monkeypatch.setattr(driver_probe, "ask", lambda *_: ProbeReport())
+    monkeypatch.setattr(survey, "driver_files", files)
+    monkeypatch.setattr(survey, "with_targets", lambda host: replace(host, environments=(target,) * len(host.driver)))
+
+    async def met(context: Context) -> list[tuple[int, ...]]:
+        nonlocal silent
+        surveyor, found = Surveyor(context), []
+        for now in (False, True, True, True, False):
+            silent = now
+            await surveyor.survey()
+            found.append(tuple(len(context.present.seen_by(ModelName(name)).environments) for name in "abc"))
+        return found
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        for name in "abc":
+            workload = Workload(("/bin/true", name), Path("/"), {"OCL_ICD_FILENAMES": "/d/libintelocl.so"})
+            catalog.write(add_model, Model(ModelName(name), workload))
+        assert asyncio.run(met(Context(settings("{}"), catalog, {}))) == [(1, 1, 1)] * 5
+        assert catalog.read(driver_changes) == ()
+
+
 def test_a_change_is_as_old_as_the_survey_that_found_it_whichever_driver_changed(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
