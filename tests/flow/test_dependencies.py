@@ -87,7 +87,7 @@ def test_an_import_of_a_megabyte_costs_no_gigabytes(tmp_path: Path) -> None:
     assert peak < 100 << 20
 
 
-@pytest.mark.parametrize("text", ["${", "${x", "$A", "A=$A:"])
+@pytest.mark.parametrize("text", ["${", "${x", "${x:-", "${x:-/y}", "~/", "$A", "A=$A:"])
 def test_a_shell_s_script_of_a_megabyte_takes_neither_gigabytes_nor_hours(tmp_path: Path, text: str) -> None:
     # To look for the end of each variable, which has none, would not end within the test's time limit.
     (tmp_path / "run.sh").write_text(f"{text * ((1 << 20) // len(text) - 20)} sh beside.sh\n")
@@ -111,10 +111,15 @@ def test_scripts_that_start_one_another_are_followed_however_many(tmp_path: Path
     assert "500.sh" in {name.rpartition("/")[2] for name in found}
 
 
-def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("said", ["before", "later"])
+def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr("xpucached.host.dependencies._MOST_LOOKUPS", 300)
     (tmp_path / "app.py").write_text("".join(f"import m{number}\n" for number in range(1000)) + "import beside")
-    (tmp_path / "beside.py").touch()
+    roots = [tmp_path / "roots" / str(number) for number in range(1000)]
+    for root in roots:
+        root.mkdir(parents=True)
+    added = "\n".join(f"sys.path.append('roots/{root.name}')" for root in roots)
+    (tmp_path / "beside.py").write_text(added if said == "later" else "")
     looked: list[str] = []
     is_file = digests.is_file
 
@@ -123,8 +128,8 @@ def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pyt
         return is_file(path)
 
     monkeypatch.setattr(python_imports, "is_file", note)
-    roots = ":".join(f"/nowhere/{number}" for number in range(1000))
-    assert "app.py" in named(workload(tmp_path, sys.executable, "app.py", PYTHONPATH=roots))
+    before = ":".join(map(str, roots)) if said == "before" else ""
+    assert "app.py" in named(workload(tmp_path, sys.executable, "app.py", PYTHONPATH=before))
     assert len(looked) < 1000
 
 
@@ -346,6 +351,35 @@ def test_modules_are_looked_for_in_each_directory_that_a_command_gives(tmp_path:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "python3 ~/app.py",
+        "VENV=~/env; python3 ~/app.py",
+        'exec python3 "${{APP_HOME:-{far}}}/app.py"',
+        'exec python3 "${{APP_HOME={far}}}/app.py"',
+        'APP_HOME="${{UNSET-{far}}}/app.py"; exec python3 "$APP_HOME"',
+        '. ~/env.sh; exec python3 "${{GIVEN:-/nowhere}}/app.py"',
+        'PYTHONPATH="${{UNSET:-{far}}}" python3 -m app',
+        "PYTHONPATH=~/:$PYTHONPATH python3 -m app",
+        "export PYTHONPATH+=:{far}; python3 -m app",
+    ],
+)
+@pytest.mark.parametrize("way", ["script", "text"])
+def test_what_a_shell_knows_of_homes_and_of_what_is_not_set_counts(tmp_path: Path, text: str, way: str) -> None:
+    far, work = tmp_path / "far", tmp_path / "work"
+    far.mkdir()
+    work.mkdir()
+    for name in ("app.py", "env.sh"):
+        (far / name).touch()
+    text = text.format(far=far)
+    (work / "run.sh").write_text(text)
+    command = ("sh", "run.sh") if way == "script" else ("bash", "-c", text)
+    found = named(workload(work, *command, HOME=str(far), GIVEN=str(far)))
+    assert f"{far}/app.py" in found
+    assert ("env.sh" not in text) or f"{far}/env.sh" in found
+
+
+@pytest.mark.parametrize(
     ("text", "file"),
     [
         ("import sys; sys.path.insert(0, 'src')\nimport part\n", "src/part.py"),
@@ -355,6 +389,8 @@ def test_modules_are_looked_for_in_each_directory_that_a_command_gives(tmp_path:
         ("from parts import (\n  one,  # the first (and more)\n  two,\n)\n", "parts/two.py"),
         ("from parts import one, \\\n  two\n", "parts/two.py"),
         ("sign = '#'; from parts import one, two\n", "parts/two.py"),
+        ("\ufeffimport part\n", "part.py"),
+        ("importlib.import_module('.two', package='parts')\n", "parts/two.py"),
     ],
 )
 @pytest.mark.parametrize("started", ["app.py", "."])
@@ -369,6 +405,44 @@ def test_an_import_is_followed_however_it_is_written_and_found(
     needs = proven(workload(tmp_path / "app", sys.executable, started))
     part.write_text("another one\n")
     assert changes(needs, tmp_path) == (f"{part.resolve().relative_to(tmp_path)} was modified",)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "import os.path as osp, sys\nsys.path.insert(0, osp.join(osp.dirname(__file__), '..', 'lib'))\n",
+        "import sys, more\nsys.path.append('../far')\n",
+    ],
+)
+def test_a_module_is_found_where_another_one_that_is_imported_with_it_says(tmp_path: Path, says: str) -> None:
+    for name, text in {
+        "tools/test.py": "import _init_paths\nimport models.net\nfrom models import layers\n",
+        "tools/_init_paths.py": says,
+        "far/more.py": "import sys\nsys.path.append('../lib')\n",
+        "lib/models/__init__.py": "import parts\n",
+        "lib/models/net.py": "",
+        "lib/models/layers.py": "",
+        "lib/parts.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = named(workload(tmp_path / "tools", sys.executable, "test.py"))
+    for name in ("models/__init__", "models/net", "models/layers", "parts"):
+        assert found[f"{tmp_path}/lib/{name}.py"] is Role.MODULE
+
+
+@pytest.mark.parametrize("way", ["word", "script", "here"])
+def test_what_a_text_without_a_file_adds_is_searched_from_where_the_program_works(tmp_path: Path, way: str) -> None:
+    (tmp_path / "work/src").mkdir(parents=True)
+    (tmp_path / "work/src/helper.py").touch()
+    (tmp_path / "above.py").touch()
+    text = "import sys; sys.path.append('src'); import helper, above"
+    ways = {"script": f'python3 -c "{text}"', "here": f"python3 - <<X\nimport sys\n{text}\nX"}
+    (tmp_path / "run.sh").write_text(ways.get(way, ""))
+    command = ("python3", "-c", text) if way == "word" else ("sh", "../run.sh")
+    found = named(workload(tmp_path / "work", *command))
+    # What lies above a file may be what that adds; such a text lies nowhere.
+    assert (found.get("src/helper.py"), f"{tmp_path}/above.py" in found) == (Role.MODULE, False)
 
 
 def test_a_loader_names_its_function_files_and_options(tmp_path: Path) -> None:

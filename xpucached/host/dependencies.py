@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import stat
 from collections import deque
 from pathlib import Path
@@ -47,10 +46,6 @@ _MOST_LOOKUPS: Final = 500_000
 _MOST_ROOTS: Final = 64
 """Directories of ``PYTHONPATH``, of libraries, and those that installed packages add."""
 
-_WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
-_OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
-"""One of Python's that has a value, which may stand in the same word, as may others before it."""
-
 
 class Needs:
     """Collects paths, each with its first role, up to a number."""
@@ -69,6 +64,7 @@ class Needs:
         self._scripts: deque[tuple[str, bool]] = deque()
         self._interpreters, self._started = set[str](), set[str]()
         self._added: list[str] = []  # what interpreters search for modules besides their packages
+        self._missing, self._tried = dict[str, None](), 0  # modules that so many of those, and others, do not have
         self.left, self._lookups = texts, _MOST_LOOKUPS
 
     def add(self, path: str, role: Role) -> None:
@@ -180,7 +176,7 @@ class Needs:
             name = os.path.basename(word)
             if after is not None:
                 self._given(after, word)
-                python, after = python and after in _WITH_VALUE, None
+                python, after = python and after in python_packages.WITH_VALUE, None
                 continue
             if name == "env" and not python:
                 ahead = deque(itertools.chain(*shell_words.of_env(ahead, self._variables)))
@@ -192,8 +188,8 @@ class Needs:
                 if (found := self._which(word)) is not None:
                     self._program(found, 0)
             elif python and word.startswith("-"):
-                after = word if word in _WITH_VALUE else None
-                if option := _OPTION.fullmatch(word):
+                after = word if word in python_packages.WITH_VALUE else None
+                if option := python_packages.OPTION.fullmatch(word):
                     after = f"-{option[1]}"
                     ahead.extendleft([option[2]] if option[2] else [])
             elif shell and word.startswith(("-", "+")):
@@ -258,8 +254,6 @@ class Needs:
             self._search_by("\n".join([*map(self._text, filter(os.path.isabs, read)), text]), beside)
             for code in shell_words.of_python(text):
                 self._imports(code, self._directory, "")
-            if "<<" in text:
-                self._imports(text, self._directory, "")
             # A shell's script in the place of a Python chooses one, and the directory that it names is where these lie.
             self._in_script, self._starts = True, not PYTHON.match(os.path.basename(path))
             self._lists = lists and self._starts
@@ -286,8 +280,7 @@ class Needs:
         of ``$(dirname "$0")/app.py``.
         """
         text = shell_words.value(word)
-        known = shell_words.expanded(text, self._variables) or shell_words.otherwise(text)
-        if not known or "\0" in known or self._lookups <= 0:
+        if not (known := shell_words.expanded(text, self._variables)) or "\0" in known or self._lookups <= 0:
             return word
         self._lookups -= 3
         named = "/" in known or "." in known
@@ -355,26 +348,25 @@ class Needs:
 
     def _search(self, places: Iterable[str]) -> None:
         """Look for modules in these directories, too."""
-        for place in places:
+        for place in map(os.path.normpath, places):
             self._lookups -= 1
-            if place not in self._added and len(self._added) < _MOST_ROOTS:
+            room = self._lookups > 0 and len(self._added) < _MOST_ROOTS
+            if room and place not in self._added and os.path.isdir(place):
                 self._added.append(place)
 
     def _read(self, path: str, root: str, package: str) -> None:
         """Search a file for imports; ``package`` is what it is a module of, below ``root``."""
         if path not in self._searched and len(self._searched) < _MODULES:
             self._searched.add(path)
-            text = self._text(path)
-            if self._lookups > 0:
-                self._search(python_imports.searched(text, path, self._directory))
-            self._imports(text, root, package)
+            self._imports(self._text(path), root, package, path)
 
     def _text(self, path: str) -> str:
         content = beginning(path, min(_TEXT, self.left))
         self.left -= len(content)
-        return content.decode("utf-8", "replace")
+        return content.decode("utf-8-sig", "replace")
 
-    def _imports(self, text: str, root: str, package: str) -> None:
+    def _imports(self, text: str, root: str, package: str, path: str = "") -> None:
+        self._search(python_imports.searched(text, path, self._directory))
         roots = [root, *(one for one in self._roots() if one != root)]
         self._modules(itertools.islice(python_imports.imported(text, package), _MOST_IMPORTS), roots)
 
@@ -393,8 +385,16 @@ class Needs:
                     self._waiting.append((path, root, package))
                 if files:
                     break
+            else:
+                self._missing |= {name: None} if len(self._missing) < _MOST_IMPORTS else {}
         if not self._busy:
             self._busy = True
-            while self._waiting:
-                self._read(*self._waiting.popleft())
+            while self._waiting or self._tried < len(self._added):
+                if self._waiting:
+                    self._read(*self._waiting.popleft())
+                else:
+                    # One file may say where modules are that another one imports: ``import _paths``, ``import net``.
+                    places, self._tried = self._added[self._tried :], len(self._added)
+                    missing, self._missing = self._missing, {}
+                    self._modules(missing, places)
             self._busy = False

@@ -20,7 +20,9 @@ _FROM: Final = re.compile(
 )
 _COMMENT: Final = re.compile(r"""("[^"\n]*"|'[^'\n]*')|#[^\n]*""")
 """Or a text in quotes, in which such a sign begins none."""
-_BY_NAME: Final = re.compile(r"(?:import_module|__import__)\(\s*[\"']([\w.]+)[\"']")
+_BY_NAME: Final = re.compile(
+    r"(?:import_module|__import__)\(\s*[\"']([\w.]+)[\"'](?:,\s*(?:package=)?[\"']([\w.]+)[\"'])?"
+)
 _MOST_LISTED: Final = 1000
 """Names of one import: a line of a megabyte must not become gigabytes of names."""
 
@@ -36,18 +38,22 @@ def imported(text: str, package: str) -> Iterator[str]:
     text = text.replace("\\\n", " ")
     for match in _IMPORT.finditer(text):
         yield from (part.split()[0] for part in match[1].split(",") if part.split())
-    yield from (match[1] for match in _BY_NAME.finditer(text))
+    yield from (_absolute(match[1], match[2] or package) for match in _BY_NAME.finditer(text))
     for match in _FROM.finditer(_COMMENT.sub(r"\1", text)):
-        module = match[1]
-        dots = len(module) - len(module.lstrip("."))
-        if dots:
-            base = package.split(".") if package else []
-            kept = base[: len(base) - dots + 1]
-            module = ".".join([*kept, *([module[dots:]] if module[dots:] else [])])
+        module = _absolute(match[1], package)
         listed = match[2].strip("()").split(",", _MOST_LISTED)[:_MOST_LISTED]
         inner = [part.split()[0] for part in listed if part.split()]
         yield module
         yield from (f"{module}.{name}" if module else name for name in inner if NAME.match(name))
+
+
+def _absolute(module: str, package: str) -> str:
+    """Return a module's name from the top, if ``package`` imports it."""
+    dots = len(module) - len(module.lstrip("."))
+    if not dots:
+        return module
+    base = package.split(".") if package else []
+    return ".".join(filter(None, [*base[: len(base) - dots + 1], module[dots:]]))
 
 
 def module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -69,19 +75,17 @@ def module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def searched(text: str, path: str, directory: str) -> Iterator[str]:
-    """Yield the directories that a file may add to those in which modules are looked for.
+    """Yield the places that a text may add to those in which modules are looked for.
 
-    They are those above where it lies, and those that its words name from there, or from the ``directory`` in which the
-    program works.
+    They are those above where its file lies, if it has one, and those that its words name from there, or from the
+    ``directory`` in which the program works.
     """
     if not any(word in text for word in _ADDS):
         return
-    here = os.path.dirname(os.path.realpath(path))
-    above = [here]
-    for _ in range(_ABOVE):
+    above = [os.path.dirname(os.path.realpath(path)) if path else directory]
+    for _ in range(_ABOVE if path else 0):
         above.append(os.path.dirname(above[-1]))
     places = above[1:]
     for match in itertools.islice(_LITERAL.finditer(text), _MOST_LITERALS):
         places += (os.path.normpath(os.path.join(place, match[1])) for place in (*above, directory))
-    seen = (place for place in dict.fromkeys(places) if place.count("/") > 1)
-    yield from (place for place in seen if os.path.isdir(place))
+    yield from (place for place in dict.fromkeys(places) if place.count("/") > 1)

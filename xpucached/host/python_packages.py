@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PYTHON: Final = re.compile(r"(?:python|pypy)([\d.]*t?)\Z")
+WITH_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+OPTION: Final = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*([mcWX])(.*)", re.DOTALL)
+"""One of its options that has a value, which may stand in the same word, as may others before it."""
 SITES: Final = ("site-packages", "dist-packages")
 
 _MOST: Final = 1000

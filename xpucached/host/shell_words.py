@@ -30,14 +30,16 @@ _MOST_SPLIT: Final = 8
 
 _BETWEEN: Final = re.compile(r"[\s;|&()'\"`<>]+")
 _ASSIGNED: Final = re.compile(r"\w+=(.*)", re.ASCII | re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$(?:\{(\w*+)(?!:?\+)[^}]{0,200}+\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII)
-_OTHERWISE: Final = re.compile(r"\$\{\w+:?-([^}$]{1,200})\}", re.ASCII)
+_VARIABLE: Final = re.compile(
+    r"\$(?:\{(\w*+)(?!:?\+)(?::?[-=]([^}$]{0,200}+)|[^}]{0,200}+)\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII
+)
+"""With what stands for it if it is not set, as in ``${PYTHON:-python3}``."""
 _PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
 _INNERMOST: Final = r"\([^()\0]{0,200}+\)"
 _INNER: Final = rf"\((?:[^()\0]|{_INNERMOST}){{0,200}}+\)"
 _COMMAND: Final = rf"\$\((?:[^()\0]|{_INNER}){{0,200}}+\)|`[^`\0]{{0,200}}+`"
 _SEARCHED: Final = re.compile(
-    rf"((?<!\w)PATH|PYTHONPATH|LD_LIBRARY_PATH|LD_PRELOAD)=[\"']?((?:{_COMMAND}|[^\s;\"'\0])+)"
+    rf"((?<!\w)PATH|PYTHONPATH|LD_LIBRARY_PATH|LD_PRELOAD)\+?=[\"']?((?:{_COMMAND}|[^\s;\"'\0])+)"
 )
 _RUN: Final = re.compile(_COMMAND)
 """What a script runs in the place of a word, most often to find its own directory: as little known as a variable."""
@@ -89,6 +91,8 @@ def sourced(text: str) -> Iterator[str]:
 def of_python(text: str) -> Iterator[str]:
     """Yield the texts that a script may give a Python to run."""
     yield from (match[1] or match[2] for match in itertools.islice(_PYTHON.finditer(text), _MOST_TEXTS))
+    if "<<" in text:
+        yield text
 
 
 def searched(text: str, most: int) -> Iterator[tuple[str, str]]:
@@ -108,18 +112,14 @@ def value(word: str) -> str:
     return assigned[1] if assigned is not None else word
 
 
-def otherwise(text: str) -> str:
-    """Return what stands for a variable that is not set, as in ``${PYTHON:-python3}``; empty if nothing does."""
-    given = _OTHERWISE.fullmatch(text)
-    return given[1] if given is not None else ""
-
-
 def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Return a text with what is known of its variables (not as ``${X:+…}``); empty if too long."""
+    """Return a text with what is known of its variables (not as ``${X:+…}``), and of ``~/``; empty if too long."""
     made, at = "", 0
+    if text.startswith("~/"):
+        made, at = variables.get("HOME", "~"), 1
     for one in _VARIABLE.finditer(text):
         if len(made) <= _LONGEST:
-            made += text[at : one.start()] + variables.get(one[1] or one[2] or "", "")
+            made += text[at : one.start()] + (variables.get(one[1] or one[3] or "") or one[2] or "")
             at = one.end()
     made += text[at:]
     return made if len(made) <= _LONGEST else ""
