@@ -94,9 +94,13 @@ def _no_directory(path: Path) -> Problem:
 
 def _there(path: Path) -> bool:
     try:
-        return deadlines.ask(path, lambda: os.path.lexists(path))
-    except TimeoutError:
+        deadlines.ask(path, path.lstat)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        # What cannot be looked at now is not gone.
         return True
+    return True
 
 
 def _is_something_else(path: Path) -> bool:

@@ -23,7 +23,7 @@ from xpucached.catalog.stores import all_stores
 from xpucached.domain.activity import FileAct, FileEvent, Program
 from xpucached.domain.models import Model, Workload
 from xpucached.domain.names import KindName, ModelName
-from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin
+from xpucached.domain.stores import EntryState, FoundStore, Store, StoreOrigin, StoreState
 from xpucached.errors import NotFound
 from xpucached.host import process_table
 from xpucached.kinds import sycl
@@ -138,6 +138,25 @@ def test_a_store_that_became_somebody_else_s_is_not_taken_for_known(two: Two, mo
     found, _ = two.finder.find(frozenset({two.stores[0].root}))
     assert two.stores[0].root not in {one.store.root for one in found}
     assert [one.code for one in two.finder.problems] == ["foreign-store"]
+
+
+def test_a_store_of_ours_that_cannot_be_looked_at_now_is_not_forgotten(two: Two) -> None:
+    root = two.finder.managed(KindName("neo")).store.root
+    assert not any(one.store == root for one in two.catalog.read(all_stores))
+    root.mkdir(parents=True)
+    asyncio.run(two.scanner.scan_stores())
+    # Root may enter any directory, but gets through no link to itself.
+    away = root.parent.rename(root.parent.with_name("away"))
+    root.parent.symlink_to(root.parent)
+    asyncio.run(two.scanner.scan_stores())
+    (known,) = (one for one in two.catalog.read(all_stores) if one.store == root)
+    assert known.state is StoreState.UNREADABLE
+    root.parent.unlink()
+    asyncio.run(two.scanner.scan_stores())
+    assert not any(one.store == root for one in two.catalog.read(all_stores))
+    away.rename(root.parent)
+    asyncio.run(two.scanner.scan_stores())
+    assert [one.state for one in two.catalog.read(all_stores) if one.store == root] == [StoreState.OK]
 
 
 def test_which_store_a_model_s_is_asks_no_file_system(
