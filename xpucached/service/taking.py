@@ -174,10 +174,13 @@ class BundleTaker:
         doing = asyncio.ensure_future(asyncio.to_thread(_imported, order, base, cancel, note))
         try:
             report = await ended(doing, cancel.set)
-        except XpucachedError:
+        except (OSError, XpucachedError) as error:
             # What came before that is in its store, and noted.
             if stores:
                 await self._scanner.scan_stores(frozenset(stores))
+            if isinstance(error, OSError):
+                why = error.strerror or error
+                raise XpucachedError(f"{path}: the program for bundles cannot be started: {why}") from error
             raise
         if report is None or not report.made:
             return None if report is None else report.next

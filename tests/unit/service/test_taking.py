@@ -222,6 +222,27 @@ def test_what_is_taken_in_by_turns_is_not_called_refused_for_what_has_passed(
         assert (taker.unfinished, taker.again) == (True, None)
 
 
+def test_bundles_whose_program_cannot_be_started_now_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.json").touch()
+    asked: list[str] = []
+
+    def full(name: str) -> int:
+        asked.append(name)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", full)
+    monkeypatch.setattr(taking, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    taker, _ = taker_of(tmp_path)
+    said = "/one: the program for bundles cannot be started: Too many open files; and so are 1 more$"
+    with pytest.raises(XpucachedError, match=said):
+        asyncio.run(taker.take())
+    assert (len(asked), taker.again) == (2, 60.0)
+
+
 @pytest.mark.parametrize("then", ["off", "no device", "silent"])
 def test_what_cannot_be_looked_into_now_is_not_asked_for_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
