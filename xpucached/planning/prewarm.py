@@ -30,6 +30,9 @@ _NAMED: Final = 3
 # These runs say nothing about the model: we were stopped, or died.
 _SILENT: Final = frozenset({Outcome.CANCELLED, Outcome.LOST})
 
+# These say that a model is not warm, though an earlier run proved it: it compiled again, or crashes with its cache.
+_DENIES: Final = frozenset({Outcome.UNPROVEN, Outcome.CRASHED})
+
 UNCACHED: Final = (
     "it uses no cache that xpucached knows, so there is nothing to keep warm; it is not run again until its workload or"
     " the driver changes, or somebody asks for it with --force"
@@ -63,10 +66,10 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
     """Return why a model is not warm on a host that has a device; None if it is.  ``host`` is as its programs meet it.
 
     It is warm if a good run had the present workload, each environment of that run is still offered (or, if it touched
-    none, the host offers exactly what it did then), all its entries are still there and whole, and nothing that the run
-    needed has changed.  An earlier driver that comes back brings its old proof with it.  Where only the compiler is
-    another, an environment counts as offered if all that programs will look for instead is there.  What cannot be read
-    now counts as it was known: whether that is so, `unread` says.
+    none, the host offers exactly what it did then), all its entries are still there and whole, nothing that the run
+    needed has changed, and no newer run denies it.  An earlier driver that comes back brings its old proof with it.
+    Where only the compiler is another, an environment counts as offered if all that programs will look for instead is
+    there.  What cannot be read now counts as it was known: whether that is so, `unread` says.
     """
     coverage = applicable(coverage, host) if coverage is not None else None
     good = coverage.good if coverage is not None else None
@@ -84,6 +87,10 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
             moved = f"it caches in another store now, where {lost} of its {coverage.entries} entries are not{which}"
             return Need(WarmReason.LOST, moved)
         return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged{which}")
+    last = coverage.last
+    same = last is not None and (last.workload, last.host) == (good.workload, host.signature)
+    if last is not None and same and last.id > good.id and last.outcome in _DENIES:
+        return Need(WarmReason.RETRY, f"run {last.id} did not prove it again: {last.detail}")
     if coverage.changes:
         return Need(WarmReason.PROGRAM, f"not proven as it is now: {listed(coverage.changes)}")
     return None

@@ -126,6 +126,21 @@ LOST_IN_NEO = (Layer(KindName("neo"), 2, 1), Layer(KindName("sycl"), 2, 2))
         pytest.param(
             coverage(run(), run(outcome=Outcome.FAILED, number=2), failures=1), host(NEW), id="a later run failed"
         ),
+        pytest.param(
+            coverage(run(), run(outcome=Outcome.UNPROVEN, number=2, on=host(OLD)), failures=1),
+            host(NEW),
+            id="a later run with another driver compiled again",
+        ),
+        pytest.param(
+            coverage(run(), run(model(command="/bin/false"), outcome=Outcome.UNPROVEN, number=2)),
+            host(NEW),
+            id="a later run of another command compiled again",
+        ),
+        pytest.param(
+            coverage(run(number=2), run(outcome=Outcome.UNPROVEN, number=1), failures=0),
+            host(NEW),
+            id="an earlier one did",
+        ),
     ],
 )
 def test_a_model_is_covered(known: Coverage, on: Host) -> None:
@@ -173,6 +188,18 @@ def test_a_model_is_covered(known: Coverage, on: Host) -> None:
             host(NEW),
             WarmReason.DRIVER,
             "the host's devices or drivers changed since it was tried",
+        ),
+        (
+            coverage(run(), run(outcome=Outcome.UNPROVEN, number=2)),
+            host(NEW),
+            WarmReason.RETRY,
+            "run 2 did not prove it again: ",
+        ),
+        (
+            coverage(run(), run(outcome=Outcome.CRASHED, number=2)),
+            host(NEW),
+            WarmReason.RETRY,
+            "run 2 did not prove it again: ",
         ),
         (coverage(run(), remaining=3), host(NEW), WarmReason.LOST, "1 of its 4 entries are gone or damaged"),
         (
