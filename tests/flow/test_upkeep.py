@@ -116,6 +116,14 @@ async def look(service: Service, wake: Started | Periodic) -> Status:
     return await service.status.get()
 
 
+def test_what_was_not_read_again_in_time_is_read_after_the_start(host: Daemon) -> None:
+    host.state.mkdir(parents=True, exist_ok=True)
+    scrubbed = host.state / "scrubbed"
+    scrubbed.write_text("5 0")
+    host.start()
+    host.until(lambda: scrubbed.read_text().startswith("6 "))
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError("a secret"), Unconfirmed("named otherwise", hint="do that")])
 @pytest.mark.parametrize("name", PARTS)
 def test_a_part_that_fails_is_shown_until_it_works_and_stops_no_other(

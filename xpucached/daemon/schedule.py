@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import BrokenExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from xpucached import sparing
-from xpucached.service import verify
+from xpucached.service.scrub_progress import PARTS
 from xpucached.settings import Settings
 
 # Without what its pools of processes are made of: it has them, and we use none.
@@ -27,9 +27,13 @@ with sparing.instead(_POOLS):
 class ClockSchedule:
     """Calls ``look`` and ``scrub`` as often as the settings say.  Used from one event loop."""
 
-    def __init__(self, look: Callable[[], None], scrub: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, look: Callable[[], None], scrub: Callable[[], Awaitable[None]], wait: Callable[[float], float]
+    ) -> None:
+        """Seconds to ``wait`` for the first scrub follow from those between two."""
         self._look = look
         self._scrub = scrub
+        self._wait = wait
         self._scheduler = AsyncIOScheduler(timezone="UTC")
 
     def start(self) -> None:
@@ -41,12 +45,16 @@ class ClockSchedule:
         self._scheduler.shutdown(wait=False)
 
     def take_settings(self, config: Settings) -> None:
-        """Go on with these settings; what is due is counted from now on."""
+        """Go on with these settings; what is due is counted from now on, and the scrub from its last part."""
         self._put("look", self._look, "interval", seconds=config.schedule.scan_interval)
         if config.schedule.scrub is None:
             self._drop("scrub")
         else:
-            self._put("scrub", self._scrub, "interval", seconds=max(1.0, config.schedule.scrub / verify.PARTS))
+            every = max(1.0, config.schedule.scrub / PARTS)
+            first = datetime.now(UTC) + timedelta(seconds=self._wait(every))
+            # Who slept meanwhile catches up.
+            late = {"next_run_time": first, "misfire_grace_time": None}
+            self._put("scrub", self._scrub, "interval", seconds=every, **late)
         window = config.throttle.window
         if window is None:
             self._drop("window")

@@ -98,7 +98,7 @@ class Daemon:
         self._later: asyncio.TimerHandle | None = None
         self._loss_look = -math.inf
         self._watcher = Watcher(self.post, watching.means(config), service.tracker.take)
-        self._schedule = ClockSchedule(lambda: self._take(Periodic()), self._scrub)
+        self._schedule = ClockSchedule(lambda: self._take(Periodic()), self._scrub, service.verifier.progress.wait)
         self._need = worker.WorkerNeed(self._loop.time())
         service.context.on_look = lambda: self._take(DriverChanged())
         service.context.look_later = self._look_later
@@ -249,6 +249,7 @@ class Daemon:
 
     async def _scrub(self) -> None:
         """Read the next part of the stores again."""
+        await self._service.context.until_ready()
         async with self._service.context.automatic.part(automatic.SCRUB):
             await self._service.verifier.scrub()
 

@@ -143,6 +143,11 @@ class Context:
         """Note something in the catalog, in a thread."""
         return await asyncio.to_thread(self.catalog.write, do, *args, **kwargs)
 
+    async def until_ready(self) -> None:
+        """Wait until everything was looked at once."""
+        while not self.ready:  # noqa: ASYNC110 - one waits, once in a life
+            await asyncio.sleep(1.0)
+
     @asynccontextmanager
     async def turn(self, handle: Handle) -> AsyncIterator[None]:
         """Let a job wait until nothing else changes entries, and keep it so."""

@@ -31,6 +31,7 @@ from xpucached.service.compare import quarantine
 from xpucached.service.owners import answering, readable, there
 from xpucached.service.paths import real_paths
 from xpucached.service.revoking import revoked
+from xpucached.service.scrub_progress import PARTS, ScrubProgress
 from xpucached.service.store_finder import writer_since, writers_since
 
 if TYPE_CHECKING:
@@ -52,9 +53,6 @@ log = logging.getLogger(__name__)
 _ROUNDS: Final = 8
 """What was hidden shows when what hid it is mended; six rounds are enough unless programs damage faster."""
 
-PARTS: Final = 168
-"""A scrub reads so many parts of the stores one after the other: with the usual week, one an hour."""
-
 _UNREAD: Final = frozenset({StoreState.UNREADABLE, StoreState.NOT_A_DIRECTORY, StoreState.UNSEEN})
 """Of stores of which this is the state nobody knows whether anything is wrong there."""
 
@@ -70,7 +68,7 @@ class Verifier:
         self._context = context
         self._scanner = scanner
         self._comparer = comparer
-        self._part = 0
+        self.progress = ScrubProgress(context)
 
     async def start(self, request: requests.VerifyStores, status: Callable[[], Awaitable[Status]]) -> Job:
         """Read everything again and say what is wrong, with what the ``status`` says; see `requests.VerifyStores`."""
@@ -316,8 +314,7 @@ class Verifier:
 
     async def scrub(self) -> int:
         """Read the next part of the stores again, as if it were new; give how many entries that were."""
-        self._part = (self._part + 1) % PARTS
-        part = self._part
+        part = await asyncio.to_thread(self.progress.next_part)
         read = 0
 
         def due(key: EntryKey) -> bool:
