@@ -29,6 +29,7 @@ CLI_MAY_KNOW: Final = {
     "errors",
     "inspection",
     "messages",
+    "mounts",
     "options",
     "printing",
     "processes",
@@ -667,5 +668,23 @@ def test_nothing_waits_by_what_ends_at_1024_descriptors() -> None:
         if (isinstance(node, ast.Attribute) and ast.unparse(node) == "select.select")
         or (isinstance(node, ast.ImportFrom) and node.module == "select")
         or (isinstance(node, ast.Attribute) and node.attr == "SelectSelector")
+    }
+    assert found == set()
+
+
+RESOLVERS: Final = {"mounts.py", "cli/belonging.py"}
+"""Who may ask where links lead, besides programs that run alone; to the second what cannot be told is not ours."""
+
+
+def test_nobody_asks_where_links_lead_in_a_way_that_some_links_make_fail() -> None:
+    """``os.path.realpath`` and ``Path.resolve`` raise where a link cannot be read; `mounts.real` does not."""
+    found = {
+        f"{name}: {ast.unparse(node)}"
+        for name, text in sources()
+        if name not in RESOLVERS and not name.startswith("libexec/") and ("realpath" in text or "resolve" in text)
+        for node in ast.walk(parsed(text))
+        if (isinstance(node, ast.Attribute) and node.attr in {"realpath", "resolve"})
+        or (isinstance(node, ast.ImportFrom) and any(one.name == "realpath" for one in node.names))
+        if ast.unparse(node) != "Path(__file__).resolve"
     }
     assert found == set()

@@ -1,4 +1,4 @@
-"""On which file system a path lies, and of which kind that is, by the kernel's list of mounts."""
+"""Where a path leads, on which file system that lies, and of which kind that is, by the kernel's list of mounts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def _place(path: str, found: Mapping[str, Mount]) -> str:
 
 
 def way(path: str) -> Iterator[str]:
-    """Yield the steps of the way to a path, links resolved, each before its file system is asked what it is."""
+    """Yield the steps of the way to a path, links resolved, each before its file system is asked what it is.
+
+    The last one is where it leads, as far as links can be read.
+    """
     left, here, links = path.split("/")[::-1], "/", _LINKS
     while left and links:
         part = left.pop()
@@ -104,12 +107,28 @@ def way(path: str) -> Iterator[str]:
         links -= 1
         here = "/" if target.startswith("/") else here
         left += target.split("/")[::-1]
+    yield os.path.normpath("/" + "/".join((here, *left[::-1])).lstrip("/"))
+
+
+def real(path: str | os.PathLike[str]) -> str:
+    """Return a path with its links resolved; one that cannot be read stays, as if it were no link.
+
+    `os.path.realpath` raises OSError for such a one before Python 3.13, and RecursionError for a thousand in a row.
+    """
+    end = os.fspath(path)
+    try:
+        return os.path.realpath(end)
+    except (OSError, RecursionError):
+        # A relative one may lie in a directory that is gone.
+        for end in way(end) if end.startswith("/") else ():  # noqa: B007, B020 - the last one
+            pass
+        return end
 
 
 def network(path: Path, mounts: Path = _MOUNTS) -> str:
     """Return the kind of network file system on which a path lies, or would lie if it were made; empty if on none."""
     # A directory that is not there yet will be made where the nearest one above it lies.
-    there = os.path.realpath(path)
+    there = real(path)
     while not os.path.exists(there) and there != "/":  # noqa: PTH110 - Path.exists raises where nobody may look
         there = os.path.dirname(there)  # noqa: PTH120 - text, as the kernel's list is
     kind = at(there, mounted(mounts)).kind

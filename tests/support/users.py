@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -79,6 +79,14 @@ def interpreter(place: Path) -> tuple[str, dict[str, str]]:
             continue
         return str(program), variables
     pytest.skip("there is no Python that another user may start")
+
+
+def unreadable_link() -> str:
+    """Return a link that may be looked at and not read; root of a whole host may read any."""
+    link = Path("/proc/1/root")
+    with suppress(PermissionError):
+        pytest.skip(f"this user may read where {link} leads: {link.readlink()}")
+    return str(link)
 
 
 @contextmanager

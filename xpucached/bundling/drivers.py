@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from xpucached import deadlines
+from xpucached import deadlines, mounts
 from xpucached.bundling.library_digests import LibraryDigests
 from xpucached.domain.host import Host, OtherDriver
 from xpucached.host import compiler_files, drivers, gpu_devices, other_driver, survey
@@ -108,7 +108,7 @@ def used(root: Path | None = None, device: str | None = None, timeout: float = 6
             host = table.with_targets(survey.survey(report, led, datetime.now(UTC), files=files))
             driver = OtherDriver(host.environments, host.stamp, led, devices=host.devices, driver=files)
         else:
-            asked = other_driver.unpacked(root, device, led, timeout, Path(os.path.realpath(place)))
+            asked = other_driver.unpacked(root, device, led, timeout, Path(mounts.real(place)))
             now = datetime.now(UTC)
             host = table.with_targets(Host(now, "", gpu_devices.kernel(), asked.stamp, asked.devices, asked.driver))
             driver = replace(asked, environments=host.environments)

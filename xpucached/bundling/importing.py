@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from xpucached import mounts
 from xpucached.bundle import members
 from xpucached.bundle.trust import SignatureVerdict
 from xpucached.bundling import drivers
@@ -215,9 +216,9 @@ def _source(known: BundleSource, signed: SignatureVerdict, *unsigned: str) -> Bu
 def _stores(into: Path | None) -> Mapping[KindName, Path]:
     """Return where entries of each kind go."""
     if into is not None:
-        return {table.MODELS: Path(os.path.realpath(into))}
+        return {table.MODELS: Path(mounts.real(into))}
     settings = drivers.settings()
-    return {name: Path(os.path.realpath(settings.managed(name))) for name in KINDS}
+    return {name: Path(mounts.real(settings.managed(name))) for name in KINDS}
 
 
 def _make(root: Path) -> None:
@@ -316,9 +317,9 @@ def replayed(
         settings = drivers.settings()
         progress(0, 0, "asking the driver who it is")
         with drivers.used(order.driver_root, order.device, settings.driver.probe_timeout) as used:
-            stores = {table.MODELS: Path(os.path.realpath(order.into))}
+            stores = {table.MODELS: Path(mounts.real(order.into))}
             if order.driver_cache is not None:
-                stores[driver_cache.KIND] = Path(os.path.realpath(order.driver_cache))
+                stores[driver_cache.KIND] = Path(mounts.real(order.driver_cache))
             for root in stores.values():
                 _make(root)
             shard, signed = Shard(*order.shard), verdict(bundle, recipes)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from xpucached import mounts
 from xpucached.bundling.inspecting import recipe_of
 from xpucached.domain.bundles import MadeEntry, RecipeFailure
 from xpucached.domain.stores import program_digest
@@ -193,7 +194,7 @@ class Recompiler:
             with scratch.directory() as place:
                 while (item := self._next(core)) is not None:
                     if not self._is_late(item[0], first) and core.hold(self._cancel):
-                        self._one(item[1], compilers, os.path.realpath(place))
+                        self._one(item[1], compilers, mounts.real(place))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
             self._broken.append(error)
             self._cancel.set()

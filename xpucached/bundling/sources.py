@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from xpucached import sockets
+from xpucached import mounts, sockets
 from xpucached.bundle.revocations import revocations
 from xpucached.bundling.drivers import CATALOG
 from xpucached.bundling.signing import doubtful, of_keys
@@ -137,7 +137,7 @@ def _of_store(order: ExportBundle, store: Store, revoked: frozenset[EntryId]) ->
 
 def _store(root: Path, kind: str | None) -> Store:
     """Return a store that is named."""
-    root = Path(os.path.realpath(root))
+    root = Path(mounts.real(root))
     try:
         os.scandir(root).close()
     except PermissionError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 import xpucached
+from xpucached import mounts
 from xpucached.domain.workloads import FORMS, QUANTIZERS, Loader, Named
 from xpucached.printing import plain
 from xpucached.processes import child
@@ -96,7 +97,7 @@ def _of_command(command: Sequence[str], directory: Path) -> tuple[str, str, list
         if word in _WITH_VALUE:
             next(words, "")
         elif not word.startswith("-"):
-            script = Path(os.path.realpath(directory / word))
+            script = Path(mounts.real(directory / word))
             return (
                 python,
                 str(script.parent),

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import codec, printing
+from xpucached import codec, mounts, printing
 from xpucached.domain.workloads import Loader
 from xpucached.printing import plain, quoted
 
@@ -71,7 +71,7 @@ def brought_driver(program: str, variables: Mapping[str, str]) -> Mapping[str, s
     """
     if any(map(variables.get, _LEADING)):
         return {}
-    libraries = Path(os.path.realpath(Path(program).parent)).parent / "lib"
+    libraries = Path(mounts.real(Path(program).parent)).parent / "lib"
     driver = next((libraries / name for name in _DRIVERS if _is_file(libraries / name)), None)
     if driver is None or not _is_file(libraries / _LOADER):
         return {}

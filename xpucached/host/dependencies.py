@@ -13,12 +13,12 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import mounts
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
 from xpucached.host import library_names, python_imports, python_packages, shell_words
 from xpucached.host.digests import beginning, is_file, names, ordinary, plain, told_of_file
 from xpucached.host.python_packages import PYTHON, packages
-from xpucached.host.shell_words import SHELLS
 from xpucached.printing import encodable
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Needs:
         self.follow(words)
         for path in map(plain, self.library_places):
             # Libraries are noted by where they lie, and programs come to them by this.
-            if os.path.realpath(path) != path:
+            if mounts.real(path) != path:
                 self.add(path, Role.LINK)
         if FORMS[exercise.loader].target is Named.FUNCTION:
             self._modules([exercise.target.partition(":")[0]], [self._directory, *self._roots()])
@@ -128,8 +128,8 @@ class Needs:
         if found is not None:
             self._program(found, depth + 1)
             if PYTHON.match(os.path.basename(found)):
-                self._read(path, os.path.dirname(os.path.realpath(path)), "")
-            elif os.path.basename(found) in SHELLS:
+                self._read(path, os.path.dirname(mounts.real(path)), "")
+            elif os.path.basename(found) in shell_words.SHELLS:
                 self._shell_script(path, lists=lists)
                 if PYTHON.match(os.path.basename(path)):
                     for said in python_packages.chosen_by(Path(path), self._workload.directory):
@@ -183,8 +183,8 @@ class Needs:
             if text and not word.startswith(("-", "+")):
                 text, inside = False, True
                 ahead.extendleft(self._meant(one, self._directory) for one in reversed(shell_words.of_command(word)))
-            elif PYTHON.match(name) or name in SHELLS:
-                python, shell, text = bool(PYTHON.match(name)), name in SHELLS, False
+            elif PYTHON.match(name) or name in shell_words.SHELLS:
+                python, shell, text = bool(PYTHON.match(name)), name in shell_words.SHELLS, False
                 if (found := self._which(word)) is not None:
                     self._program(found, 0)
             elif python and word.startswith("-"):
@@ -231,11 +231,11 @@ class Needs:
         inner = os.path.join(path, "__main__.py")
         if python and is_file(inner):
             self.add(inner, Role.SCRIPT)
-            self._read(inner, os.path.realpath(path), "")
+            self._read(inner, mounts.real(path), "")
         elif is_file(path):
             self.add(path, Role.SCRIPT)
             if python:
-                self._read(path, os.path.dirname(os.path.realpath(path)), "")
+                self._read(path, os.path.dirname(mounts.real(path)), "")
                 return
             if os.path.basename(path).startswith("activate"):
                 self._pythons([os.path.dirname(path)])
@@ -248,7 +248,7 @@ class Needs:
         # Not by recursion: a script may start another one, and so on.
         while self._scripts and not self._in_script:
             path, lists = self._scripts.popleft()
-            beside, text = os.path.dirname(os.path.realpath(path)), self._text(path)
+            beside, text = os.path.dirname(mounts.real(path)), self._text(path)
             # What it reads as its own says where modules are looked for, too.
             read = [self._meant(word, beside) for word in shell_words.sourced(text)]
             self._search_by("\n".join([*map(self._text, filter(os.path.isabs, read)), text]), beside)
@@ -284,7 +284,7 @@ class Needs:
             return word
         self._lookups -= 3
         named = "/" in known or "." in known
-        starts = text == word and (PYTHON.match(known) or known in SHELLS)
+        starts = text == word and (PYTHON.match(known) or known in shell_words.SHELLS)
         return next((path for path in self._below(known, beside) if named and is_file(path)), known if starts else word)
 
     def _below(self, text: str, beside: str) -> Iterator[str]:
@@ -334,9 +334,9 @@ class Needs:
                     self.add(inner, Role.ARGUMENT)
                 elif depth < _DEPTH and not name.startswith(".") and os.path.isdir(inner):
                     # Not back to where it is linked from, nor to where the program works.
-                    real = f"{os.path.realpath(inner).rstrip('/')}/"
-                    here = (*linked, os.path.realpath(path))
-                    if not any(f"{one}/".startswith(real) for one in (*here, os.path.realpath(self._directory))):
+                    real = f"{mounts.real(inner).rstrip('/')}/"
+                    here = (*linked, mounts.real(path))
+                    if not any(f"{one}/".startswith(real) for one in (*here, mounts.real(self._directory))):
                         self._folder(inner, depth + 1, here)
 
     # -- Python's modules ---------------------------------------------------------------------------------------------

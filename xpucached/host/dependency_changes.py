@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host.dependencies import MOST
 from xpucached.host.digests import Enough, Reader, Unread, names
@@ -99,7 +100,7 @@ class _Look:
         )
         if old.role in LED and (old.version or not as_it_was) and led_to(old.path) != old.version:
             # It may be the same file still, or say the same: what lies beside it is another one's.
-            self.said.append(f"{name} leads to {os.path.realpath(old.path)} now")
+            self.said.append(f"{name} leads to {mounts.real(old.path)} now")
             return old
         if as_it_was:
             return old

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import Final
 
-from xpucached import shortage
+from xpucached import mounts, shortage
 
 _LARGEST: Final = 512 << 20
 """Bytes of a file that is read; of a larger one only size and times are compared."""
@@ -100,13 +100,13 @@ def is_file(path: str) -> bool:
 
 def ordinary(path: str) -> bool:
     """Return whether a path leads to where files are kept, and not to what the kernel makes up."""
-    return not f"{os.path.realpath(path)}/".startswith(_NOT_FILES)
+    return not f"{mounts.real(path)}/".startswith(_NOT_FILES)
 
 
 def plain(path: str) -> str:
     """Return a path without its detours; behind a link, ``..`` leads elsewhere than it seems, and stays."""
     plain = os.path.normpath(path)
-    return plain if ".." not in path or os.path.realpath(plain) == os.path.realpath(path) else path
+    return plain if ".." not in path or mounts.real(plain) == mounts.real(path) else path
 
 
 def names(path: str, most: int) -> list[tuple[str, bool]] | None:

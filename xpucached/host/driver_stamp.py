@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import mounts
 from xpucached.host.digests import told_of_file
 from xpucached.host.drivers import driver_files, stamp
 from xpucached.host.gpu_devices import gpus, kernel
@@ -45,7 +46,7 @@ def _firmware(folders: tuple[Path, ...]) -> list[str]:
     found: dict[str, str] = {}
     for folder in folders:
         for name in _GPU:
-            place = Path(os.path.realpath(folder / name))
+            place = Path(mounts.real(folder / name))
             try:
                 with os.scandir(place) as entries:
                     for entry, _ in zip(entries, range(_MOST), strict=False):

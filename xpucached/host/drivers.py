@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xpucached import mounts
 from xpucached.domain.host import DriverFile
 from xpucached.host import tools
 from xpucached.host.digests import head, told_of_file
@@ -199,7 +200,7 @@ def _paths(variables: Mapping[str, str], places: HostRoots) -> list[Path]:
 
 
 def _target(path: Path) -> Path:
-    return Path(os.path.realpath(path))
+    return Path(mounts.real(path))
 
 
 def _mode(path: Path, *, follow_symlinks: bool = True) -> int:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import mounts
 from xpucached.host import elf
 from xpucached.host.digests import plain, told_of_file
 from xpucached.host.python_packages import site_of
@@ -50,14 +51,14 @@ def names(code: Iterable[str], places: Collection[str]) -> dict[str, list[str]]:
     places = list(map(plain, places))
     searched = itertools.chain(places, map(plain, dict.fromkeys(_of_libraries(found))), beside)
     for place in itertools.islice(dict.fromkeys(one for one in searched if site_of(f"{one}/") is None), _MOST_PLACES):
-        real = os.path.realpath(place)
+        real = mounts.real(place)
         # Of the given ones it is known where they lead.
         if real != place and place not in places:
             for path in beside.get(real, ()):
                 found[path] += [os.path.join(place, os.path.basename(path)), *_shorter(path, place)]
         for name, inode in _linked(place):
             path = by_inode.get(inode, "")
-            if path and len(found[path]) < _MOST_NAMES and name not in found[path] and os.path.realpath(name) == path:
+            if path and len(found[path]) < _MOST_NAMES and name not in found[path] and mounts.real(name) == path:
                 found[path].append(name)
     return {path: some[:_MOST_NAMES] for path, some in found.items()}
 
@@ -74,7 +75,7 @@ def _shorter(path: str, place: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
         one = os.path.join(place, name)
         with contextlib.suppress(OSError, ValueError):
-            if os.path.islink(one) and os.path.realpath(one) == path:
+            if os.path.islink(one) and mounts.real(one) == path:
                 yield one
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import sockets
+from xpucached import mounts, sockets
 from xpucached.domain.host import Device, OtherDriver
 from xpucached.errors import HostError, NotFound, RequestError
 from xpucached.host import simulated_gpu
@@ -131,7 +131,7 @@ def _see_closed(folder: Path, names: Iterable[str], root: Path) -> None:
     """See that nobody else can change what would be loaded from a folder.  Raises `RequestError`."""
     trusted = sockets.Trusted(groups=True)
     for path in (*(folder / name for name in names), folder, *folder.parents):
-        real = Path(os.path.realpath(path))
+        real = Path(mounts.real(path))
         for step in (one for one in (real, real.parent) if one.is_relative_to(root)):
             with contextlib.suppress(OSError):
                 status = step.stat()
@@ -143,7 +143,7 @@ def _walk(root: Path) -> _Found:
     """Find the driver's files.  Links are not followed to other folders; a link to a file in this one counts."""
     found = _Found()
     left = _MOST
-    real = Path(os.path.realpath(root))
+    real = Path(mounts.real(root))
 
     def closed(error: OSError) -> None:
         found.closed = found.closed or f"{error.filename}: {error.strerror}"
@@ -157,7 +157,7 @@ def _walk(root: Path) -> _Found:
             break
         for name in set(names).intersection(_HOMES):
             path = Path(folder, name)
-            target = Path(os.path.realpath(path))
+            target = Path(mounts.real(path))
             if target.is_relative_to(real) and target.is_file():
                 if name not in found.files:
                     _see_closed(path.parent, names, real)
@@ -238,7 +238,7 @@ def _ask(
 
 def _of(root: Path, files: tuple[DriverFile, ...]) -> tuple[DriverFile, ...]:
     """Leave out what lies elsewhere of a library that lies in a driver's folder: programs are led to that one."""
-    real = Path(os.path.realpath(root))
+    real = Path(mounts.real(root))
     inside = {_stem(one) for one in files if one.target.is_relative_to(real)}
     return tuple(one for one in files if one.target.is_relative_to(real) or _stem(one) not in inside)
 
@@ -259,7 +259,7 @@ def _overlaid(
 
     Of a compiler whose package stays beside its successor both count, as they will.
     """
-    real = Path(os.path.realpath(root))
+    real = Path(mounts.real(root))
     inside = [one for one in files if one.target.is_relative_to(real)]
     names = {one.path.name for one in inside}
     stay = [one for one in installed if not _is_of(one, replaced) and one.path.name not in names]

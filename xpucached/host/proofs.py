@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host import library_names
 from xpucached.host.dependencies import MOST, TEXTS, Needs
@@ -276,7 +277,7 @@ def _digested(some: Iterable[Dependency], known: Iterable[Dependency]) -> dict[s
     by_inode: dict[int, Dependency] = {}
     for one in sorted(some, key=lambda one: one.size):
         other = by_inode.get(one.inode)
-        if other is None or os.path.realpath(other.path) != os.path.realpath(one.path):
+        if other is None or mounts.real(other.path) != mounts.real(one.path):
             other = before.get(one.path)
         read[one.path] = by_inode[one.inode] = _read(one, other, reader)
     return read
@@ -336,7 +337,7 @@ def names_digest(path: str, role: Role) -> str:
 
 def led_to(path: str) -> str:
     """Return where a file or a directory lies that is come to by a link; empty if it is not, or no Unicode."""
-    real = os.path.realpath(path)
+    real = mounts.real(path)
     return real if real != path and encodable(real) == real else ""
 
 

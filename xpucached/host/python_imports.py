@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
+from xpucached import mounts
 from xpucached.host.digests import is_file
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def searched(text: str, path: str, directory: str) -> Iterator[str]:
     """
     if not any(word in text for word in _ADDS):
         return
-    above = [os.path.dirname(os.path.realpath(path)) if path else directory]
+    above = [os.path.dirname(mounts.real(path)) if path else directory]
     for _ in range(_ABOVE if path else 0):
         above.append(os.path.dirname(above[-1]))
     places = above[1:]

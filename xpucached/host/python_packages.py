@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from xpucached import mounts
 from xpucached.host.digests import beginning, is_file, told_of_file
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Interpreter(NamedTuple):
 
 def interpreter(python: Path) -> Interpreter:
     """Return what an interpreter is part of."""
-    real = Path(os.path.realpath(python))
+    real = Path(mounts.real(python))
     match = PYTHON.match(real.name)
     version = match[1] if match else ""
     for root in (python.parent.parent, real.parent.parent):
@@ -64,7 +65,7 @@ def sites(one: Interpreter, variables: Mapping[str, str]) -> list[Path]:
         if not variables.get("PYTHONNOUSERSITE"):
             home = variables.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - it raises nothing
             places += _below(Path(variables.get("PYTHONUSERBASE") or f"{home}/.local"), one.version)
-    return list({os.path.realpath(place): place for place in reversed(places)}.values())[::-1]
+    return list({mounts.real(place): place for place in reversed(places)}.values())[::-1]
 
 
 def _below(prefix: Path, version: str) -> Iterator[Path]:

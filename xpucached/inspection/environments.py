@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import mounts
 from xpucached.errors import NotFound
 from xpucached.host import python_packages, shell_words
 from xpucached.host.digests import head
@@ -97,7 +98,7 @@ def _of_system(path: Path) -> bool:
 
 def _beside(program: Path) -> Iterator[Path]:
     """Yield the libraries in the folder of a program, and in the ``lib`` next to that."""
-    real = Path(os.path.realpath(program))
+    real = Path(mounts.real(program))
     for folder in (real.parent, real.parent.parent / "lib"):
         if _of_system(folder):
             continue
@@ -109,7 +110,7 @@ def _beside(program: Path) -> Iterator[Path]:
 
 def _outer(found: Iterable[Path]) -> list[Path]:
     """Return those that are there, without what lies in another one."""
-    there = {Path(os.path.realpath(one)): one for one in reversed(list(found)) if _is_there(one)}
+    there = {Path(mounts.real(one)): one for one in reversed(list(found)) if _is_there(one)}
     return [one for real, one in reversed(there.items()) if there.keys().isdisjoint(real.parents)]
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from xpucached import shortage
+from xpucached import mounts, shortage
 from xpucached.kinds import statx
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -299,7 +299,7 @@ def _top(root: str, target: str = "") -> str:
     It may be bound from elsewhere on the same file system, as into a container.
     """
     # Not by pathlib: where somebody has made a loop of it by now, that raises what is no error of a file.
-    path = Path(os.path.realpath(root))
+    path = Path(mounts.real(root))
     device = path.stat().st_dev
     while path != path.parent and path.parent.stat().st_dev == device:
         if Path(target).is_relative_to(path) and _mounted(path):

@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, Self
 
+from xpucached import mounts
 from xpucached.processes import polling
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def python(file: Path, loader: Sequence[str] = ()) -> tuple[str, ...]:
     It is isolated, and without site: nothing that variables, the working directory or an installed package say to
     Python changes what runs.  ``loader`` is a dynamic loader that the command begins with; it takes no link.
     """
-    interpreter = os.path.realpath(sys.executable) if loader else sys.executable
+    interpreter = mounts.real(sys.executable) if loader else sys.executable
     return (*loader, interpreter, "-I", "-S", "-B", os.fspath(file))
 
 

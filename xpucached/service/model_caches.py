@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
-from xpucached import deadlines
+from xpucached import deadlines, mounts
 from xpucached.catalog.events import removed_models
 from xpucached.catalog.models import all_models
 from xpucached.catalog.stores import all_stores
@@ -273,7 +273,7 @@ def _used(places: Collection[Path]) -> Mapping[Path, str]:
 
 def _real(path: Path) -> Path:
     try:
-        return deadlines.ask(path, lambda: Path(os.path.realpath(path)))
+        return deadlines.ask(path, lambda: Path(mounts.real(path)))
     except (OSError, ValueError):
         return Path(os.path.abspath(path))  # noqa: PTH100 - a text, and nothing is asked
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import deadlines
+from xpucached import deadlines, mounts
 from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 async def real_path(path: Path) -> Path:
     """Return a path with its links resolved.  Raises `RequestError` if its file system does not answer."""
     try:
-        return Path(await asyncio.to_thread(deadlines.ask, path, lambda: os.path.realpath(path)))
+        return Path(await asyncio.to_thread(deadlines.ask, path, lambda: mounts.real(path)))
     except TimeoutError as error:
         raise RequestError(
             f"the file system of {path} does not answer", hint="see: findmnt; try again later"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
+from xpucached import mounts
 from xpucached.catalog.builds import record_build, withdraw_build
 from xpucached.catalog.models import models_by_name
 from xpucached.catalog.recipes import recipe_lineages
@@ -146,7 +147,7 @@ class RebuildJob:
             except OSError as error:
                 hint = "compilers work in a directory of their own: make room there, or set TMPDIR"
                 raise HostError(f"no temporary directory can be made: {error.strerror or error}", hint=hint) from error
-            self._work_in(os.path.realpath(place))
+            self._work_in(mounts.real(place))
 
     def _work_in(self, place: str) -> None:
         compilers: dict[tuple[str, CompilerSpec, tuple[tuple[str, str], ...]], CompilerProcess] = {}

@@ -124,7 +124,7 @@ class StoreFinder:
     def real_root(self, path: Path) -> Path:
         """Return where a store lies, links resolved; as it was known, where its file system does not answer."""
         try:
-            self._roots[path] = deadlines.ask(path, lambda: Path(os.path.realpath(path)))
+            self._roots[path] = deadlines.ask(path, lambda: Path(mounts.real(path)))
         except TimeoutError:
             return self._roots.get(path, Path(os.path.abspath(path)))  # noqa: PTH100 - a text, and nothing is asked
         return self._roots[path]

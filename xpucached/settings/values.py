@@ -16,7 +16,7 @@ from typing import Annotated, Final, TypeVar, Union, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields, replace
 
-from xpucached import deadlines, quantities
+from xpucached import deadlines, mounts, quantities
 from xpucached.domain.bounds import UNLIMITED, Duration, NamedBy, Percent, Size, Units, Whole, Window
 from xpucached.domain.models import is_unit
 from xpucached.domain.plans import Limits
@@ -354,7 +354,7 @@ def _limits(name: str, value: object) -> tuple[Limits, ...]:
 def _resolved(path: Path) -> Path:
     """Return a path with its links resolved; as it is written, where its file system does not answer."""
     try:
-        return deadlines.ask(path, lambda: Path(os.path.realpath(path)))
+        return deadlines.ask(path, lambda: Path(mounts.real(path)))
     except TimeoutError:
         return Path(os.path.normpath(path))
 

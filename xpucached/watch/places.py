@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from xpucached import mounts
 from xpucached.domain.triggers import DriverChanged, KeysChanged, ModelsChanged, StoreChanged
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def is_directory(place: Path) -> bool:
 def resolved(path: Path) -> Path:
     """Return a path with its links resolved."""
     # A watch on a link hears nothing of what happens in the directory.
-    return Path(os.path.realpath(path))
+    return Path(mounts.real(path))
 
 
 def _missing(place: Path, trigger: Trigger, *, files: bool = False) -> tuple[Path, Interest]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from xpucached import deadlines
+from xpucached import deadlines, mounts
 from xpucached.domain.host import Process
 from xpucached.kinds import fs
 from xpucached.kinds.sycl.entry_format import NUMBER, RTC
@@ -72,7 +72,7 @@ def _read(candidates: Sequence[Path]) -> tuple[Mapping[str, str], str]:
         if not path.is_absolute():
             continue
         # It may be a link, which the runtime follows.
-        real = Path(os.path.realpath(path))
+        real = Path(mounts.real(path))
         try:
             with (
                 fs.folder(os.fspath(real.parent)) as folder,

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import deadlines
+from xpucached import deadlines, mounts
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.host import elf
 from xpucached.host.drivers import replaced
@@ -176,7 +176,7 @@ def folders(workloads: Iterable[Workload], variables: Mapping[str, str], places:
         except (OSError, ValueError):
             there = False
         if there:
-            found.setdefault(os.path.realpath(folder), folder)
+            found.setdefault(mounts.real(folder), folder)
         if len(found) == _MOST_FOLDERS:
             break
     return tuple(found.values())
