@@ -19,6 +19,7 @@ _VARIABLES = 256 << 10  # … variables that are read
 _TEXT = 128 << 10  # bytes of all of them, as JSON; whoever reads the report keeps a mebibyte of it
 _SHARE = 4  # shells may take one part in so many: they may be many, and short
 _GONE = " (deleted)"
+_OURS = os.path.dirname(os.path.realpath(__file__)) + "/"  # noqa: PTH120 - text beside text
 
 
 class Interpreters:
@@ -39,6 +40,9 @@ class Interpreters:
 
     def _note(self, pid: int, directory: str, share: int) -> None:
         words = [os.fsdecode(word) for word in _read(pid, "cmdline", _WORDS)]
+        # What of ours runs a model is no part of it: a new version of xpucached is no reason to prove it anew.
+        if any(word.startswith(_OURS) for word in words):
+            return
         variables = (os.fsdecode(one).partition("=") for one in _read(pid, "environ", _VARIABLES))
         leading = {name: value for name, _, value in variables if name in _LEADING}
         one: dict[str, object] = {"directory": directory, "words": words, "variables": leading}
