@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,9 +17,19 @@ import pytest
 
 from tests import REPOSITORY
 from tests.flow.test_processes import execute
+from tests.flow.test_upkeep import alone
+from tests.support import catalogs
+from tests.support.builders import sycl_target
+from xpucached.api.requests import ReplayEntries
+from xpucached.domain.host import OtherDriver
+from xpucached.domain.jobs import ErrorInfo
 from xpucached.domain.libraries import SyclRuntime
+from xpucached.errors import HostError
+from xpucached.host import other_driver
 from xpucached.kinds.sycl import preflight
 from xpucached.processes import scratch
+
+NO_PLACE: Final = "no temporary directory can be made"
 
 DEEP: Final = """
 import os
@@ -85,6 +97,28 @@ def test_what_the_host_has_no_room_for_is_told_as_it_is(tmp_path: Path, monkeypa
     )
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
     assert "it could not be started: [Errno 2] No such file or directory" in execute(("a",), tmp_path).detail
+
+
+def test_a_replay_that_has_no_place_for_its_compilers_says_so(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused() -> ErrorInfo | None:
+        service = alone(catalog)
+        job = await service.replayer.start(ReplayEntries(driver_root=tmp_path, dry_run=True))
+        return (await service.context.jobs.wait(job.id, 60)).error
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
+        error = asyncio.run(refused())
+    assert error is not None
+    assert (error.code, error.message) == ("no-gpu", f"{NO_PLACE}: No such file or directory")
+    target = sycl_target("OpenCL", "CPU", "3.0", "1")
+    with pytest.raises(HostError, match=NO_PLACE):
+        preflight._written(tmp_path, {target}, OtherDriver((target,), "", {}), datetime(2026, 11, 1, tzinfo=UTC), 1.0)
+    # As on a full disk, where a directory still may be made.
+    (tmp_path / "libigdrcl.so").touch()
+    with pytest.raises(HostError, match="away cannot be written: No such file or directory"):
+        other_driver.unpacked(tmp_path, None, {}, 1.0, tmp_path / "away")
 
 
 MOUNTED: Final = """

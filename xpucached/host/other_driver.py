@@ -171,12 +171,15 @@ def _variables(found: _Found, variables: Mapping[str, str], scratch: Path) -> tu
     theirs = dict(variables)
     backends: list[str] = []
     vendors = scratch / "vendors"
-    vendors.mkdir()
     every = {**found.beside, **found.files}
     drivers = [path for name in _OPENCL if (path := every.get(name)) is not None]
-    for number, path in enumerate(drivers):
-        (vendors / f"{number}.icd").write_text(f"{path}\n", encoding="utf-8")
-        backends = ["opencl"]
+    try:
+        vendors.mkdir()
+        for number, path in enumerate(drivers):
+            (vendors / f"{number}.icd").write_text(f"{path}\n", encoding="utf-8")
+            backends = ["opencl"]
+    except OSError as error:
+        raise HostError(f"{scratch} cannot be written: {error.strerror}", hint="make room there") from error
     level_zero = every.get(_LEVEL_ZERO)
     if level_zero is not None:
         backends.append("level-zero")

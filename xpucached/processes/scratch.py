@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from xpucached.errors import HostError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -43,6 +45,18 @@ def directory(prefix: str = "xpucached-", below: Path | None = None) -> Iterator
             _remove(place, made)
         finally:
             os.close(made)
+
+
+@contextlib.contextmanager
+def workplace() -> Iterator[str]:
+    """Return such a directory, in which compilers work.  Raises `HostError` if none can be made."""
+    with contextlib.ExitStack() as stack:
+        try:
+            place = stack.enter_context(directory())
+        except OSError as error:
+            hint = "compilers work in a directory of their own: make room there, or set TMPDIR"
+            raise HostError(f"no temporary directory can be made: {error.strerror or error}", hint=hint) from error
+        yield place
 
 
 def clear(place: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -22,7 +21,7 @@ from xpucached.catalog.recipes import recipe_lineages
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.plans import Built, NoRecipe
 from xpucached.domain.stores import EntryId, Store, program_digest
-from xpucached.errors import CatalogError, HostError
+from xpucached.errors import CatalogError
 from xpucached.host import capacity
 from xpucached.kinds import driver_cache, table
 from xpucached.kinds.table import KINDS
@@ -141,12 +140,7 @@ class RebuildJob:
 
     def work_off(self) -> None:
         """Take one rebuild after the other, in this thread."""
-        with contextlib.ExitStack() as stack:
-            try:
-                place = stack.enter_context(scratch.directory())
-            except OSError as error:
-                hint = "compilers work in a directory of their own: make room there, or set TMPDIR"
-                raise HostError(f"no temporary directory can be made: {error.strerror or error}", hint=hint) from error
+        with scratch.workplace() as place:
             self._work_in(mounts.real(place))
 
     def _work_in(self, place: str) -> None:

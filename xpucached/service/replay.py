@@ -259,7 +259,7 @@ class Replayer:
         if not wish.is_elsewhere:
             return drivers_in_use(self._context)
         # What makes a driver load from a folder must last until its last compiler has ended.
-        place = Path(stack.enter_context(scratch.directory()))
+        place = Path(stack.enter_context(scratch.workplace()))
         handle.progress(0, 0, "asking the driver who it is")
         settings = self._context.settings
         other = await asyncio.to_thread(

@@ -239,7 +239,7 @@ def _written(
     """Build a tiny program for each kind of device, and give the environments under which the runtime kept it."""
     found: list[Target] = []
     for selector in sorted({_selector(one) for one in targets}):
-        with scratch.directory() as place:
+        with scratch.workplace() as place:
             root = Path(place, "cache")
             if not build_tiny_program(folder, root, driver.variables, selector, timeout, command=driver.command):
                 continue
