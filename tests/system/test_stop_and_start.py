@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(240)
+
+WORKER: Final = "xpucached-worker@1000.service"
+SOCKET: Final = "xpucached-worker@1000.socket"
+DROP_IN: Final = f"/run/systemd/system/{WORKER}.d/test.conf"
 
 PARTS: Final = ("xpucached.socket", "xpucached-admin.socket", "xpucached-driver.path", "xpucached-refresh.timer")
 
@@ -58,6 +64,31 @@ def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
     machine.until(starts, "its start")
     assert not any("asleep" in one for one in seen)
     machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
+
+
+def leave(machine: hosts.Machine) -> None:
+    """Let alice's worker leave, as one does whom nobody needs, and take long to end."""
+    machine.write(DROP_IN, "[Service]\nExecStopPost=/bin/sleep 3\n")
+    machine.run("systemctl", "daemon-reload")
+    assert machine.out("xpucachectl", "status", user="alice")
+    machine.kill(WORKER, signal.SIGTERM)
+    machine.until(lambda: machine.show(WORKER, "ActiveState") == "deactivating", "its leave")
+    machine.until(lambda: machine.show(SOCKET, "ActiveState") == "inactive", "its socket's end")
+    machine.run("rm", DROP_IN)
+    machine.run("systemctl", "daemon-reload")
+
+
+def test_who_asks_while_his_worker_leaves_is_answered(machine: hosts.Machine) -> None:
+    leave(machine)
+    asked = machine.run("xpucachectl", "model", "list", user="alice", check=None)
+    assert asked.returncode == 0, asked.stderr
+
+
+def test_a_worker_that_came_without_its_socket_comes_again_with_it(machine: hosts.Machine) -> None:
+    leave(machine)
+    # As systemd does by itself for whoever asks it too early: the socket is refused, and the service is not.
+    machine.run("systemctl", "start", "--no-block", WORKER)
+    machine.until(lambda: re.search("(?s)gave no socket.*answers on", machine.journal("-u", WORKER)), "one with it")
 
 
 def test_without_polkit_the_first_line_says_that_no_worker_can_be_started(machine: hosts.Machine) -> None:

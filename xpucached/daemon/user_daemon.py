@@ -377,7 +377,7 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
             instance = hashlib.blake2b(os.fsencode(config.paths.state), digest_size=8).hexdigest()
             service = Service(Context(config, catalog, os.environ), ProcessStarter(os.environ, instance, deadlines.ask))
             await service.recover()
-            given = unix_sockets.activated()
+            given = worker.activated() if options.worker else unix_sockets.activated()
             listening = given or [unix_sockets.bind(config.paths.socket, config.paths.socket_mode)]
             made = None if given else unix_sockets.identity(config.paths.socket)
             may, tends = (rights.owners_only, await rights.host_daemon()) if options.worker else (rights.allowed, None)

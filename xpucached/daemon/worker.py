@@ -8,13 +8,15 @@ import logging
 import math
 import os
 import pwd
+import socket
 from pathlib import Path
 from typing import Final
 
 from xpucached import deadlines, settings, sockets
 from xpucached.api import host_requests
 from xpucached.api.client import Client
-from xpucached.errors import CatalogError, RunningError, SettingsError, XpucachedError
+from xpucached.errors import CatalogError, RunningError, SettingsError, Unavailable, XpucachedError
+from xpucached.server import unix_sockets
 from xpucached.settings import loading
 
 log = logging.getLogger(__name__)
@@ -94,6 +96,19 @@ def account() -> str | None:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return None
+
+
+def activated() -> list[socket.socket]:
+    """Take the sockets that systemd opened for us; none if it did not start us.
+
+    Raises `Unavailable` if it did and gave none: its socket unit does not start while the worker before us ends.  That
+    is no fault of the configuration, and at our next start there is one (Restart=on-failure).
+    """
+    given = unix_sockets.activated()
+    if not given and "NOTIFY_SOCKET" in os.environ:
+        hint = f"it gives one when it starts this again; see: systemctl status xpucached-worker@{os.getuid()}.socket"
+        raise Unavailable("systemd gave no socket to this worker", hint=hint)
+    return given
 
 
 async def named() -> str:

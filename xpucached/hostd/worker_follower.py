@@ -181,8 +181,13 @@ class WorkerFollower:
             return
         self._known.say(uid, state=WorkerState.STARTING)
         self.aside.discard(uid)
+        state = await self._unit_state(uid)
+        while state.ending:
+            # systemd starts its socket only when it has ended (TimeoutStopSec=), and it would come without one.
+            await asyncio.sleep(_SOON)
+            state = await self._unit_state(uid)
         # One that systemd starts again by itself has a pause to keep, which a start would end.
-        if not (await self._unit_state(uid)).starting:
+        if not state.starting:
             self._starts[uid] = asyncio.get_running_loop().time()
             await self._start(uid)
         end = asyncio.get_running_loop().time() + _ANSWER

@@ -404,6 +404,26 @@ def test_a_worker_is_waited_for_as_long_as_systemd_lets_it_start(
     go(one, work)
 
 
+def test_a_worker_that_is_leaving_is_started_when_it_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it leaves, systemd would start the next one without its socket."""
+    states = [units.UnitState(active=True, failed=False, ending=True)] * 3
+
+    class Leaving(WorkerUnitsStub):
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
+            return states.pop() if states else units.UnitState(active=False, failed=False)
+
+    monkeypatch.setattr(f"{worker_follower}._SOON", 0.001)
+    left: list[bool] = []
+    one = make(tmp_path, Leaving(on_start=lambda _uid: left.append(not states)), tmp_path / "nobody")
+
+    async def work() -> None:
+        with pytest.raises(Unavailable):
+            await one._workers._begin(OURS)
+
+    go(one, work)
+    assert left == [True]
+
+
 @pytest.mark.parametrize("error", [OSError("no answer"), ValueError("embedded null byte"), RuntimeError("?")], ids=str)
 def test_a_user_database_that_fails_ends_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
