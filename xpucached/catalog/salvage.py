@@ -100,7 +100,8 @@ def _history(connection: sa.Connection) -> Mapping[str, tuple[Mapping[str, objec
     found: dict[str, tuple[Mapping[str, object], ...]] = {}
     for table in _HISTORY:
         try:
-            sound = sa.select(table).where(sa.not_(soundness.wrong(table))).limit(_MOST)
+            newest = (column.desc() for column in table.primary_key)
+            sound = sa.select(table).where(sa.not_(soundness.wrong(table))).order_by(*newest).limit(_MOST)
             found[table.name] = tuple(dict(row) for row in connection.execute(sound).mappings())
         except Exception as error:  # noqa: BLE001 - the others may be whole, and it is history
             log.info("a table could not be taken over: %s: %s", table.name, soundness.describe(error))

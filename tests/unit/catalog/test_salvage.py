@@ -109,6 +109,14 @@ def test_what_stands_in_the_journal_is_taken_over_from_a_copy(path: Path) -> Non
         assert {one.name: one.stat().st_mtime_ns for one in path.parent.iterdir()} == before
 
 
+def test_of_history_that_is_too_long_the_newest_is_taken_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(salvage, "_MOST", 2)
+    with closing(catalogs.fresh(path)), closing(sqlite3.connect(path)) as raw, raw:
+        rows = ((number, number, "net", "warm", "why") for number in range(1, 6))
+        raw.executemany("INSERT INTO warmth (id, at, model, now, why) VALUES (?, ?, ?, ?, ?)", rows)
+    assert {row["id"] for row in salvaged(path).history["warmth"]} == {4, 5}
+
+
 def of_revision(path: Path, revision: str) -> None:
     """Make a catalog as the migrations left it when this one was the newest."""
     path.touch()
