@@ -249,10 +249,15 @@ def _made(dest: Path) -> tuple[Path, int]:
         # Until it is held, somebody may take it for left behind.
         with contextlib.suppress(FileNotFoundError):
             held = os.open(place, FOLDER)
-            if hold(held) is not False and os.path.lexists(place):
-                if not _is_new(held):
-                    os.close(held)
-                    raise OSError(errno.EEXIST, "something else took the place of what is made beside it")
+            try:
+                ours = hold(held) is not False and os.path.lexists(place)
+                if ours and not _is_new(held):
+                    why = "something else took the place of what is made beside it"
+                    raise OSError(errno.EEXIST, why)  # noqa: TRY301 - it is closed below
+            except OSError:
+                os.close(held)
+                raise
+            if ours:
                 return place, held
             os.close(held)
 
