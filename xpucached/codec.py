@@ -10,6 +10,7 @@ import functools
 import json
 import operator
 import re
+import threading
 import types
 from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
@@ -243,9 +244,21 @@ def from_json(kind: type[T], value: Json) -> T:
         raise ValueError(f"{'.'.join(filter(None, ('data', place)))}: {text}".replace(".[", "[")) from None
 
 
+_met: Final[set[object]] = set()
+_meeting: Final = threading.Lock()
+"""Where two threads meet types that share one for the first time at once, msgspec crashes."""
+
+
 def convert(value: object, kind: object, *, strict: bool = True) -> object:
     """Read a value that goes field by field.  Raises `msgspec.ValidationError`; see `fault`."""
-    return msgspec.convert(value, cast("type[object]", kind), strict=strict, dec_hook=_decode)
+    read = functools.partial(msgspec.convert, value, cast("type[object]", kind), strict=strict, dec_hook=_decode)
+    if kind in _met:
+        return read()
+    with _meeting:
+        try:
+            return read()
+        finally:
+            _met.add(kind)
 
 
 def _decode(kind: type, value: object) -> object:

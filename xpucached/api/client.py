@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import socket
-import threading
 import time
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_READING: Final = threading.Lock()
-"""One answer at a time is read: where two threads meet a type for the first time at once, msgspec crashes."""
-
 # No answer takes longer than this except a wait, which says how long.
 _PATIENCE: Final = 60.0
 
@@ -48,8 +44,7 @@ class Answer(Struct, Generic[T], frozen=True):
     def value(self) -> T:
         """The data as a domain value."""
         try:
-            with _READING:
-                return codec.from_json(self.kind, self.data)  # type: ignore[arg-type] # the table's column is no type[T]
+            return codec.from_json(self.kind, self.data)  # type: ignore[arg-type] # the table's column is no type[T]
         except ValueError as error:
             raise _unreadable(str(error), "xpucachectl and xpucached may be of different versions") from error
 

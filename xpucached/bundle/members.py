@@ -36,6 +36,7 @@ _INPUT: Final = re.compile(rf"{words.INPUTS}/[0-9a-f]{{64}}\Z", re.ASCII)
 LONGEST_LINE: Final = 256 << 10
 _MOST_FACTS: Final = 16
 _RECIPE: Final = msgspec.json.Decoder(RecipeLine)
+_FACTS: Final = msgspec.json.Decoder(BundleFacts)
 _IMAGE_LAYERS: Final = {f"{words.LAYER}+{how}": how for how in Compression}
 _RECIPE_LAYERS: Final = {f"{words.RECIPES_LAYER}+{how}": how for how in Compression}
 
@@ -293,7 +294,7 @@ def _label(config: bytes) -> bytes:
 def _facts(told: bytes) -> BundleFacts:
     parsed(told)  # within bounds, before anything follows it
     try:
-        facts = msgspec.json.decode(told, type=BundleFacts)
+        facts = _FACTS.decode(told)
     except msgspec.MsgspecError as error:
         raise BadBundle(f"a member of the bundle says of itself what cannot be: {error}") from None
     if facts.schema != SCHEMA:

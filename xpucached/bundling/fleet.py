@@ -6,12 +6,12 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from xpucached import messages, state_files
+from xpucached import codec, messages, state_files
 from xpucached.bundle import members
 from xpucached.bundling import drivers
 from xpucached.bundling.signing import verdict
@@ -160,7 +160,7 @@ def read(data: bytes | str) -> HostFingerprint:
     if told.get("schema") != FINGERPRINT_SCHEMA:
         raise messages.BadMessage(f"it is no fingerprint of schema {FINGERPRINT_SCHEMA}")
     try:
-        made = msgspec.convert(told, HostFingerprint)
+        made = cast("HostFingerprint", codec.convert(told, HostFingerprint))
     except (msgspec.ValidationError, TypeError) as error:
         raise messages.BadMessage(f"it is no fingerprint: {error}") from None
     if any(len(one) > _LONGEST for one in _texts(made)):

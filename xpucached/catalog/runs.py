@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import msgspec
 import sqlalchemy as sa
 from msgspec.structs import asdict
 
+from xpucached import codec
 from xpucached.catalog import days, dependencies, entries, targets
 from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
@@ -375,6 +376,6 @@ def _trial(row: sa.Row[tuple[object, ...]]) -> Trial:
         tuple(Figures(**one) for one in row.figures),
         row.detail,
         row.output,
-        msgspec.convert(row.use, DeviceUse | None),
-        msgspec.convert(row.cpu, CpuComparison | None),
+        cast("DeviceUse | None", codec.convert(row.use, DeviceUse | None)),
+        cast("CpuComparison | None", codec.convert(row.cpu, CpuComparison | None)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -31,7 +31,7 @@ def last(state: Path) -> PushOutcome | None:
     """Return what became of the last push; None if nobody knows."""
     try:
         kept = messages.parse(state_files.read(state / NAME, _LARGEST), largest=_LARGEST)
-        return msgspec.convert(kept, PushOutcome)
+        return cast("PushOutcome", codec.convert(kept, PushOutcome))
     except (OSError, messages.BadMessage, msgspec.ValidationError):
         return None
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -251,6 +251,33 @@ def test_no_text_that_a_refusal_quotes_says_where_the_fault_is(
 
     assert said in caught.value.message or len(caught.value.message) == 200
     assert len(caught.value.message) < 500
+
+
+MEETING: Final = """
+import sys, threading
+import msgspec
+from xpucached import codec
+sys.setswitchinterval(1e-6)
+def meet(barrier, kind):
+    barrier.wait()
+    codec.convert({"shared": None}, kind)
+for number in range(60):
+    inner = msgspec.defstruct(f"Inner{number}", [(f"f{one}", int | None | str) for one in range(30)])
+    shared = msgspec.defstruct(f"Shared{number}", [(f"f{one}", inner) for one in range(20)])
+    kinds = [msgspec.defstruct(f"Kind{number}{one}", [("shared", shared | None)]) for one in range(2)] * 2
+    barrier = threading.Barrier(len(kinds))
+    threads = [threading.Thread(target=meet, args=(barrier, kind)) for kind in kinds]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+"""
+
+
+@pytest.mark.flow
+def test_threads_that_meet_a_type_for_the_first_time_at_once_do_not_crash() -> None:
+    done = subprocess.run([sys.executable, "-c", MEETING], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_fault_is_found_in_a_sentence_of_any_length() -> None:

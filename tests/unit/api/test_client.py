@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from xpucached import codec, deadlines, errors, sockets
+from xpucached import deadlines, errors, sockets
 from xpucached.api import client, requests
 from xpucached.api.client import Client
 from xpucached.domain.names import JobId, ModelName
@@ -436,24 +436,3 @@ def test_what_is_unset_is_not_said_in_a_query() -> None:
     assert client.compose(requests.ListRuns(limit=3)) == ("GET", "/v1/runs?limit=3", None)
     assert client.compose(requests.GetHello()) == ("GET", "/v1", None)
     assert client.compose(requests.RemoveModel(name=ModelName("ä/b"))) == ("DELETE", "/v1/models/%C3%A4%2Fb", None)
-
-
-def test_answers_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = 0
-    most: list[int] = []
-
-    def from_json(_kind: object, data: object) -> object:
-        nonlocal at_once
-        at_once += 1
-        most.append(at_once)
-        time.sleep(0.02)
-        at_once -= 1
-        return data
-
-    monkeypatch.setattr(codec, "from_json", from_json)
-    threads = [threading.Thread(target=lambda: client.Answer(None, object).value) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert most == [1, 1, 1, 1]

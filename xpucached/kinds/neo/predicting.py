@@ -38,7 +38,7 @@ def lineage(lookup: trace.Lookup, digest: str) -> str:
 
 def lookup_of(told: RecordedRecipe) -> trace.Lookup:
     """Return what a recipe says the driver was asked for; raises what a recipe raises that is none."""
-    driver = msgspec.json.decode(told.parts["driver"], type=_Driver)
+    driver = _DRIVER.decode(told.parts["driver"])
     size, modified, revision = driver.compiler
     return trace.Lookup(
         trace.CompilerFile(size, modified, revision.encode("latin-1") or None),
@@ -104,3 +104,6 @@ class _Driver(msgspec.Struct, frozen=True):
     features: str
     workarounds: str
     compiler: tuple[int, int, str]
+
+
+_DRIVER: Final = msgspec.json.Decoder(_Driver)
