@@ -260,6 +260,7 @@ class Surveyor:
 
         models = self._context.catalog.read(all_models)
         seen = self._context.catalog.read(newest_libraries, models, _SEEN)
+        met = {name for one in self._context.present.drivers for name in one.models}
         for model in models:
             named = {**common, **model.workload.variables}
             leading: Mapping[str, str] = {name: named[name] for name in LEADING if named.get(name)}
@@ -275,7 +276,7 @@ class Surveyor:
                     )
                 leading, these, absent = looked[alike]
             except OSError:
-                if leading != usual:
+                if leading != usual or model.name in met:
                     found[model.name] = _Led(leading, (), (model.name,), (_silent(model.name),), silent=True)
                 continue
             driver, loaders = _driver(these), _loaders(these)
@@ -381,9 +382,9 @@ def _looked(
 
 
 def _silent(name: ModelName) -> Problem:
-    """Say that the files to which a model's variables lead cannot be looked at."""
+    """Say that the files of the driver to which a model is led cannot be looked at."""
     hint = "other models are not affected; it is looked at again when they answer"
-    return Problem("driver-missing", "the files that its variables name do not answer", hint, name)
+    return Problem("driver-missing", "the files of the driver to which it is led do not answer", hint, name)
 
 
 def _absent(leading: Mapping[str, str]) -> tuple[Problem, ...]:

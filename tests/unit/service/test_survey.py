@@ -257,16 +257,24 @@ def test_a_driver_whose_files_cannot_be_looked_at_now_is_no_other_one(
         asyncio.run(surveyed(Context(settings("{}"), catalog, {})))
 
 
+@pytest.mark.parametrize("by", ["variables", "interpreter"])
 def test_what_several_models_meet_stays_known_while_the_files_of_their_driver_are_silent(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     silent, target = False, sycl_target("OpenCL", "CPU", "3.0", "1")
     led = DriverFile(Path("/d/libintelocl.so"), Path("/d/1"), None, 1, datetime(2026, 5, 4, tzinfo=UTC), None, None)
 
-    def files(variables: Mapping[str, str]) -> tuple[DriverFile, ...]:
-        if silent and "OCL_ICD_FILENAMES" in variables:
+    program, variables = "/bin/true", {"OCL_ICD_FILENAMES": "/d/libintelocl.so"}
+    if by == "interpreter":
+        program, variables = f"{home}/bin/python", {}
+        (home / "lib").mkdir()
+        (home / "lib" / "libOpenCL.so.1").touch()
+
+    def files(given: Mapping[str, str]) -> tuple[DriverFile, ...]:
+        is_led = "OCL_ICD_FILENAMES" in given or str(home) in given.get("LD_LIBRARY_PATH", "")
+        if silent and is_led:
             raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer")
-        return (led,) if "OCL_ICD_FILENAMES" in variables else ()
+        return (led,) if is_led else ()
 
     monkeypatch.setattr(driver_probe, "ask", lambda *_: ProbeReport())
     monkeypatch.setattr(survey, "driver_files", files)
@@ -283,8 +291,7 @@ def test_what_several_models_meet_stays_known_while_the_files_of_their_driver_ar
 
     with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
         for name in "abc":
-            workload = Workload(("/bin/true", name), Path("/"), {"OCL_ICD_FILENAMES": "/d/libintelocl.so"})
-            catalog.write(add_model, Model(ModelName(name), workload))
+            catalog.write(add_model, Model(ModelName(name), Workload((program, name), Path("/"), variables)))
         assert asyncio.run(met(Context(settings("{}"), catalog, {}))) == [(1, 1, 1)] * 5
         assert catalog.read(driver_changes) == ()
 
