@@ -135,6 +135,31 @@ def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pyt
     assert len(looked) < 1000
 
 
+@pytest.mark.parametrize("way", ["imports", "programs"])
+def test_interpreters_that_were_seen_are_followed_within_one_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("xpucached.host.dependencies._MOST_LOOKUPS", 300)
+    (tmp_path / "app.py").write_text("".join(f"import m{number}\n" for number in range(1000)))
+    (tmp_path / "beside.py").touch()
+    looked: list[str] = []
+    is_file = digests.is_file
+
+    def note(path: str) -> bool:
+        looked.append(path)
+        return is_file(path)
+
+    for module in ("dependencies", "python_imports"):
+        monkeypatch.setattr(f"xpucached.host.{module}.is_file", note)
+    words = (sys.executable, "app.py") if way == "imports" else ("sh",) * 100
+    places = ":".join(f"/nowhere/{number}" for number in range(100))
+    seen = [Workload((*words, str(number)), tmp_path, {"PATH": places, "PYTHONPATH": places}) for number in range(64)]
+    found = proofs.interpreted([*seen, Workload((sys.executable, "beside.py"), tmp_path)])
+    # What a word names by its path is found all the same.
+    assert found[f"{tmp_path}/beside.py"] is Role.SCRIPT
+    assert len(looked) < 2000
+
+
 @pytest.mark.parametrize("way", ["argument", "script"])
 def test_what_directories_hold_takes_no_room_from_what_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str

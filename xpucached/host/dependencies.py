@@ -36,7 +36,7 @@ _FOLDER: Final = 4000
 _DEPTH: Final = 6
 _TEXT: Final = 1 << 20
 """Bytes of a script that are searched for imports."""
-TEXTS: Final = 32 << 20
+_TEXTS: Final = 32 << 20
 """Bytes that are searched in all."""
 _LONGEST: Final = 4096
 _MOST_IMPORTS: Final = 20_000
@@ -48,9 +48,9 @@ _MOST_ROOTS: Final = 64
 
 
 class Needs:
-    """Collects paths, each with its first role, up to a number."""
+    """Collects paths, each with its first role, up to a number; within what was left of the bounds ``before``."""
 
-    def __init__(self, workload: Workload, variables: Mapping[str, str], texts: int = TEXTS) -> None:
+    def __init__(self, workload: Workload, variables: Mapping[str, str], before: Needs | None = None) -> None:
         self.paths: dict[str, Role] = {}
         self._workload = workload
         self._variables = {**variables, **workload.variables}
@@ -58,14 +58,14 @@ class Needs:
         self.library_places = [os.path.join(self._directory, one) for one in library_names.given(self._variables)]
         self._searched: set[str] = set()
         self._waiting: deque[tuple[str, str, str]] = deque()
-        self._busy = self._in_script = False
-        self._lists = self._starts = True
+        self._busy, self._in_script, self._lists, self._starts = False, False, True, True
         self._folders: dict[str, None] = {}  # what holds much has the room that is left
         self._scripts: deque[tuple[str, bool]] = deque()
         self._interpreters, self._started = set[str](), set[str]()
         self._added: list[str] = []  # what interpreters search for modules besides their packages
         self._missing, self._tried = dict[str, None](), 0  # modules that so many of those, and others, do not have
-        self.left, self._lookups = texts, _MOST_LOOKUPS
+        self.left: int = before.left if before is not None else _TEXTS
+        self.lookups: int = before.lookups if before is not None else _MOST_LOOKUPS
 
     def add(self, path: str, role: Role) -> None:
         """Note a path, unless there are enough."""
@@ -106,8 +106,8 @@ class Needs:
         if "/" in word:
             found = os.path.join(self._directory, word)
             return found if is_file(found) else None
-        for place in self._variables.get("PATH", os.defpath).split(":"):
-            self._lookups -= 1
+        for place in self._variables.get("PATH", os.defpath).split(":")[: max(0, self.lookups)]:
+            self.lookups -= 1
             found = os.path.join(self._directory, place, word)
             if is_file(found) and os.access(found, os.X_OK):
                 return found
@@ -218,7 +218,7 @@ class Needs:
 
     def _start(self, word: str) -> None:
         """Note what a script needs that is started by its name; of one that is another's not what directories hold."""
-        sought = self._starts and self._lookups > 0 and ("/" in word or not self._in_script)
+        sought = self._starts and self.lookups > 0 and ("/" in word or not self._in_script)
         found = self._which(word) if sought else None
         if found is None or found in self._started or len(self._started) >= _MOST_STARTED:
             return
@@ -280,9 +280,9 @@ class Needs:
         of ``$(dirname "$0")/app.py``.
         """
         text = shell_words.value(word)
-        if not (known := shell_words.expanded(text, self._variables)) or "\0" in known or self._lookups <= 0:
+        if not (known := shell_words.expanded(text, self._variables)) or "\0" in known or self.lookups <= 0:
             return word
-        self._lookups -= 3
+        self.lookups -= 3
         named = "/" in known or "." in known
         starts = text == word and (PYTHON.match(known) or known in shell_words.SHELLS)
         return next((path for path in self._below(known, beside) if named and is_file(path)), known if starts else word)
@@ -349,9 +349,9 @@ class Needs:
     def _search(self, places: Iterable[str]) -> None:
         """Look for modules in these directories, too."""
         for place in map(os.path.normpath, places):
-            self._lookups -= 1
-            room = self._lookups > 0 and len(self._added) < _MOST_ROOTS
-            if room and place not in self._added and os.path.isdir(place):
+            self.lookups -= 1
+            new = place not in self._added and len(self._added) < _MOST_ROOTS
+            if new and self.lookups > 0 and os.path.isdir(place):
                 self._added.append(place)
 
     def _read(self, path: str, root: str, package: str) -> None:
@@ -376,8 +376,8 @@ class Needs:
             parts = name.split(".")
             if not all(python_imports.NAME.match(part) for part in parts):
                 continue
-            for root in roots[: max(0, self._lookups)]:
-                self._lookups -= 1
+            for root in roots[: max(0, self.lookups)]:
+                self.lookups -= 1
                 files = list(python_imports.module_files(root, parts))
                 for path, package in files:
                     self.add(path, Role.MODULE)

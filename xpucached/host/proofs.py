@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host import library_names
-from xpucached.host.dependencies import MOST, TEXTS, Needs
+from xpucached.host.dependencies import MOST, Needs
 from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary, told_of_file
 from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
@@ -83,11 +83,10 @@ def named(
 def interpreted(some: Iterable[Workload]) -> dict[str, Role]:
     """Return what interpreters run that were seen at work: scripts, modules, and directories of packages."""
     found: dict[str, Role] = {}
-    left = TEXTS
+    needs: Needs | None = None
     for one in some:
-        needs = Needs(one, {}, left)
+        needs = Needs(one, {}, needs)
         needs.follow(one.command)
-        left = needs.left
         found |= {path: role for path, role in needs.paths.items() if role in _OF_INTERPRETERS}
     return found
 
