@@ -80,7 +80,10 @@ class Catalog:
         or that cannot be read and written just now (no rights, a full disk); it stays as it is.
         """
         inherited = opening.claim(path, account) if account is not None else None
-        if inherited is None and other is not None and not os.path.lexists(path) and os.path.lexists(other):
+        if (inherited is not None or os.path.lexists(path)) and not setting_aside.is_marked(path):
+            other = None  # it was taken over, and its file system need not answer
+        away = other is not None and setting_aside.is_away(other)
+        if inherited is None and other is not None and (away or os.path.lexists(other)):
             with opening.refusing(path):
                 setting_aside.mark(path)
         if apart:
@@ -94,7 +97,7 @@ class Catalog:
             return catalog
         with opening.refusing(path):
             catalog._take_over(opened.rebuilt)
-            if other is not None and setting_aside.is_marked(path):
+            if other is not None and not away and setting_aside.is_marked(path):
                 taken = catalog._take_from(other)
                 log.info("models were taken over from %s: %d", other, len(taken.models))
                 setting_aside.unmark(path)

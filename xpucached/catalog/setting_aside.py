@@ -63,6 +63,17 @@ def is_marked(one: Path) -> bool:
     return os.path.lexists(_beside(one))
 
 
+def is_away(one: Path) -> bool:
+    """Return whether nobody can tell now what is in a catalog, or that there is none: a later start may know."""
+    try:
+        os.close(os.open(one, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def unread(path: Path, *, guest: bool = False) -> tuple[Path, ...]:
     """Return what was set aside of a catalog and is still to be taken over, the oldest first.
 

@@ -185,6 +185,27 @@ def test_what_was_registered_with_the_other_daemon_is_taken_over_whoever_was_kil
         assert opened.read(all_models) == ()
 
 
+@pytest.mark.parametrize("what", ["its directory", "the file"])
+def test_what_was_registered_with_the_other_daemon_is_taken_over_when_it_can_be_read(tmp_path: Path, what: str) -> None:
+    path, other = tmp_path / "catalog.sqlite", tmp_path / "home" / "catalog.sqlite"
+    with closing(catalogs.fresh(other)) as opened:
+        opened.write(add_model, model())
+    # Root may enter any directory and read any file, but gets through no link to itself.
+    closed = other if what == "the file" else other.parent
+    aside = closed.rename(tmp_path / "aside")
+    closed.symlink_to(closed)
+    for _start in range(2):
+        with closing(Catalog.open(path, other=other)) as opened:
+            assert opened.read(all_models) == ()
+    closed.unlink()
+    aside.rename(closed)
+    with closing(Catalog.open(path, other=other)) as opened:
+        assert [one.name for one in opened.read(all_models)] == ["net"]
+        opened.write(remove_model, ModelName("net"))
+    with closing(Catalog.open(path, other=other)) as opened:
+        assert opened.read(all_models) == ()
+
+
 def test_of_several_that_were_set_aside_each_is_told_and_the_newest_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
     asides = [path.with_name(f"{path.name}.{setting_aside.CORRUPT}-{number}") for number in (1, 2)]
