@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -66,16 +67,26 @@ def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
     machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
 
 
+def instead(machine: hosts.Machine, text: str) -> None:
+    """Have alice's worker be another one."""
+    machine.write(DROP_IN, text)
+    machine.run("systemctl", "daemon-reload")
+
+
+def as_it_was(machine: hosts.Machine) -> None:
+    """Have it be itself again."""
+    machine.run("rm", "-f", DROP_IN)
+    machine.run("systemctl", "daemon-reload")
+
+
 def leave(machine: hosts.Machine) -> None:
     """Let alice's worker leave, as one does whom nobody needs, and take long to end."""
-    machine.write(DROP_IN, "[Service]\nExecStopPost=/bin/sleep 3\n")
-    machine.run("systemctl", "daemon-reload")
+    instead(machine, "[Service]\nExecStopPost=/bin/sleep 3\n")
     assert machine.out("xpucachectl", "status", user="alice")
     machine.kill(WORKER, signal.SIGTERM)
     machine.until(lambda: machine.show(WORKER, "ActiveState") == "deactivating", "its leave")
     machine.until(lambda: machine.show(SOCKET, "ActiveState") == "inactive", "its socket's end")
-    machine.run("rm", DROP_IN)
-    machine.run("systemctl", "daemon-reload")
+    as_it_was(machine)
 
 
 def test_who_asks_while_his_worker_leaves_is_answered(machine: hosts.Machine) -> None:
@@ -89,6 +100,50 @@ def test_a_worker_that_came_without_its_socket_comes_again_with_it(machine: host
     # As systemd does by itself for whoever asks it too early: the socket is refused, and the service is not.
     machine.run("systemctl", "start", "--no-block", WORKER)
     machine.until(lambda: re.search("(?s)gave no socket.*answers on", machine.journal("-u", WORKER)), "one with it")
+
+
+def test_a_worker_that_is_stopped_while_it_starts_is_started_for_who_asks(machine: hosts.Machine) -> None:
+    machine.run("systemctl", "stop", WORKER)
+    machine.until(lambda: "asleep" in machine.out("xpucachectl", "status"), "its end")
+    instead(machine, "[Service]\nExecStart=\nExecStart=/bin/sleep 600\n")
+    machine.run("sh", "-c", "runuser -u alice -- xpucachectl model list >/run/told 2>&1 &")
+    machine.until(lambda: machine.show(WORKER, "SubState") == "start", "its start")
+    time.sleep(1)
+    machine.run("systemctl", "stop", WORKER)
+    machine.until(lambda: machine.read("/run/told"), "what alice is told")
+    assert "was stopped while it started" in machine.read("/run/told")
+    assert "asleep" in machine.out("xpucachectl", "status")
+    as_it_was(machine)
+    machine.run("xpucachectl", "model", "list", user="alice")
+
+
+@pytest.mark.parametrize(
+    "drop_in",
+    [
+        "[Service]\nExecStart=\nExecStart=/bin/sleep 0.5\nRestart=no\n",
+        "[Unit]\nConditionPathExists=/nowhere\n",
+        "[Unit]\nAssertPathExists=/nowhere\n",
+        "masked",
+    ],
+    ids=["ends by itself", "condition", "assert", "masked"],
+)
+def test_a_worker_that_does_not_start_has_failed(machine: hosts.Machine, drop_in: str) -> None:
+    machine.run("systemctl", "stop", "xpucached")
+    if drop_in == "masked":
+        machine.run("systemctl", "mask", "--runtime", WORKER)
+    else:
+        instead(machine, drop_in)
+    machine.run("systemctl", "start", "xpucached")
+    try:
+        refused = machine.run("xpucachectl", "model", "list", user="alice", check=69)
+        assert "the worker of alice does not answer" in refused.stderr
+        assert "the worker of alice fails" in machine.out("xpucachectl", "status")
+    finally:
+        machine.run("systemctl", "unmask", "--runtime", WORKER)
+        as_it_was(machine)
+        machine.run("systemctl", "reset-failed", check=None)
+        machine.run("systemctl", "restart", "xpucached")
+    machine.until(lambda: not machine.run("xpucachectl", "model", "list", user="alice", check=None).returncode, "it")
 
 
 def test_without_polkit_the_first_line_says_that_no_worker_can_be_started(machine: hosts.Machine) -> None:

@@ -48,6 +48,10 @@ _LATER: Final = 2.0
 """Seconds until a worker that is starting is asked again: at first, and at most."""
 
 
+class _Stopped(Unavailable):
+    """Somebody stopped a worker while it started."""
+
+
 class WorkerUnits(Protocol):
     """What starts and stops workers."""
 
@@ -186,26 +190,46 @@ class WorkerFollower:
             # systemd starts its socket only when it has ended (TimeoutStopSec=), and it would come without one.
             await asyncio.sleep(_SOON)
             state = await self._unit_state(uid)
+        end = asyncio.get_running_loop().time() + _ANSWER
         # One that systemd starts again by itself has a pause to keep, which a start would end.
         if not state.starting:
             self._starts[uid] = asyncio.get_running_loop().time()
             await self._start(uid)
-        end = asyncio.get_running_loop().time() + _ANSWER
+            state = await self._come(uid, end)
+        came = state.coming or state.ending
         pause = _SOON
         while True:
             try:
                 await self._clients.ask(uid, requests.GetSummary(), own=True)
-            except Unavailable:
+            except Unavailable as error:
                 state, now = await self._units.unit_state(uid), asyncio.get_running_loop().time()
+                came = came or state.coming or state.ending
                 if state.coming:
                     # On a busy host a start takes its time: as long as its unit says (TimeoutStartSec=).
                     end = now + _ANSWER
+                elif came and not (state.active or state.failed):
+                    # One that ends by itself before it is ready has failed, and one that may not start never comes.
+                    raise _Stopped("it was stopped while it started") from error
                 elif now > end or not state.active:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LATER)
             else:
                 return
+
+    async def _come(self, uid: int, end: float) -> units.UnitState:
+        """Wait until one that was asked for has a process, or shall have none; give what systemd says then.
+
+        Who asks at its socket before may hear nothing until all is over.
+        """
+        pause = _SOON
+        while True:
+            state = await self._units.unit_state(uid)
+            waits = state.active and not (state.starting or state.running or state.ending)
+            if not waits or asyncio.get_running_loop().time() > end:
+                return state
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LATER)
 
     async def _start(self, uid: int) -> None:
         try:
@@ -237,14 +261,15 @@ class WorkerFollower:
         elif state.refused:
             log.warning("a worker's configuration is refused: uid %d", uid)
             self._known.say_failed(uid, "its configuration is refused: xpucached --user --check says why", refused=True)
-        elif state.failed or not began:
+        elif state.failed or not (began or isinstance(error, _Stopped)):
             log.warning("a worker does not answer: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, user_client.brief(error.message))
         elif state.starting:
             log.warning("a worker ended, and is started again: uid %d", uid)
             return True
         else:
-            self._known.say(uid, state=WorkerState.ASLEEP)
+            sentence = error.message if isinstance(error, _Stopped) else None
+            self._known.say(uid, state=WorkerState.ASLEEP, sentence=sentence)
             if self._known.owed.should_wake(uid):
                 return True
             self._known.owed.forget(uid)

@@ -372,8 +372,8 @@ def test_a_worker_that_is_starting_is_asked_less_and_less_often(
             await one._workers._begin(OURS)
 
     go(one, work)
-    # At first, at once, and after 0.1, 0.2 and 0.4 seconds, when the time is up.
-    assert asked <= 5
+    # Before it is started, at once, after 0.1, 0.2 and 0.4 seconds, and when the time is up.
+    assert asked <= 6
 
 
 def test_a_worker_is_waited_for_as_long_as_systemd_lets_it_start(
@@ -422,6 +422,30 @@ def test_a_worker_that_is_leaving_is_started_when_it_has_left(tmp_path: Path, mo
 
     go(one, work)
     assert left == [True]
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_a_worker_that_was_stopped_while_it_started_has_not_failed(tmp_path: Path, *, came: bool) -> None:
+    """One whose process never came has: systemd may refuse it, as one that is masked."""
+    states: list[units.UnitState] = []
+
+    class Stopped(WorkerUnitsStub):
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
+            return states.pop() if states else units.UnitState(active=False, failed=False)
+
+    coming = units.UnitState(active=True, failed=False, starting=True, coming=True)
+    worker_units = Stopped(on_start=lambda _uid: states.extend([coming] * came))
+    one = make(tmp_path, worker_units, tmp_path / "nobody")
+
+    async def work() -> None:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="was stopped while it started" if came else "does not answer"):
+                await one.wake(OURS)
+
+    go(one, work)
+    assert one._known.said[OURS].state is (WorkerState.ASLEEP if came else WorkerState.FAILED)
+    # It is started for whoever asks next; one that fails rests.
+    assert len(worker_units.started) == (2 if came else 1)
 
 
 @pytest.mark.parametrize("error", [OSError("no answer"), ValueError("embedded null byte"), RuntimeError("?")], ids=str)
