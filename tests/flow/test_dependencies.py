@@ -1783,6 +1783,30 @@ def test_wherever_a_shell_goes_what_runs_there_counts(keeper: Daemon, applicatio
 
 
 @pytest.mark.timeout(300)
+def test_what_processes_were_seen_to_be_given_is_neither_kept_nor_told(
+    keeper: Daemon, application: Path, tmp_path: Path
+) -> None:
+    keeper.start()
+    # What a shell computes stands in no command that is registered.
+    script = "K=$(echo yek-terces | rev); PYTHONPATH=/nowhere/$K python3 -W ignore app.py log --key=$K"
+    keeper.ctl(
+        *("model", "add", "net", "--directory", str(application), "--device", "cpu"),
+        *("--cache", str(application / "cache"), "--", "bash", "-c", script),
+    )
+    keeper.ctl("prewarm", "net")
+    (application / "helper.py").write_text("KERNEL = 2\n")
+    keeper.until(lambda: keeper.ask("model", "show", "net")["changes"] == ["helper.py was modified"])
+    answers = [
+        keeper.ctl(*words, check=None).stdout for words in (("model", "show", "net"), ("why", "net"), ("events",))
+    ]
+    keeper.end()
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"yek-terces" in one for one in kept)
+    assert not any("secret-key" in one for one in answers)
+    assert not any(b"secret-key" in one for one in kept)
+
+
+@pytest.mark.timeout(300)
 def test_a_model_whose_program_changed_is_not_warm_and_says_what_changed(keeper: Daemon, application: Path) -> None:
     keeper.start()
     register(keeper, application)
