@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -360,6 +361,27 @@ def test_who_is_cancelled_once_more_waits_for_the_child_all_the_same(
         assert not alive(int((tmp_path / "pid").read_text()))
 
     asyncio.run(cancel())
+
+
+def test_what_a_killed_predecessor_left_in_its_temporary_directories_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    place = Path(shell('echo "$TMPDIR"', tmp_path).output.strip())
+    assert not place.exists()
+    for left in (place, Path(str(place).replace(INSTANCE, "other")), tmp_path / "xpucached-check-1"):
+        (left / "deep" / "deeper").mkdir(parents=True)
+        (left / "link").symlink_to(elsewhere)
+    (tmp_path / f"{place.name}x").symlink_to(elsewhere)
+    os.chown(tmp_path / f"{place.name}x", 65534, -1, follow_symlinks=False)
+    assert asyncio.run(ProcessStarter({}, INSTANCE).end_orphans()) == 0
+    assert not place.exists()
+    assert {one.name for one in tmp_path.iterdir()} >= {"elsewhere", "xpucached-check-1", f"{place.name}x"}
+    assert (elsewhere / "kept").exists()
+    assert Path(str(place).replace(INSTANCE, "other"), "deep").exists()
 
 
 def test_orphans_of_a_killed_predecessor_are_ended(tmp_path: Path) -> None:

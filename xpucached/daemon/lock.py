@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -41,3 +42,8 @@ def alone(state: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def instance(state: Path) -> str:
+    """Return what stands for a state directory; one of the same path in another container is another one."""
+    return hashlib.blake2b(b"%s %d" % (os.fsencode(state), state.stat().st_ino), digest_size=8).hexdigest()

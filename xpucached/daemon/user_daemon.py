@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import functools
-import hashlib
 import logging
 import math
 import os
@@ -21,7 +20,7 @@ from xpucached import __version__, deadlines, logs, settings, systemd
 from xpucached.catalog import Catalog
 from xpucached.catalog.stores import all_stores
 from xpucached.daemon import configuration, memory, rights, watching, worker
-from xpucached.daemon.lock import alone
+from xpucached.daemon.lock import alone, instance
 from xpucached.daemon.schedule import ClockSchedule
 from xpucached.domain.host import Problem
 from xpucached.domain.secrecy import HIDDEN, of_event
@@ -374,8 +373,8 @@ async def serve(options: argparse.Namespace, config: settings.Settings) -> None:
                 Catalog.open, config.paths.state / "catalog.sqlite", apart=True, account=account, other=other
             )
         try:
-            instance = hashlib.blake2b(os.fsencode(config.paths.state), digest_size=8).hexdigest()
-            service = Service(Context(config, catalog, os.environ), ProcessStarter(os.environ, instance, deadlines.ask))
+            starter = ProcessStarter(os.environ, instance(config.paths.state), deadlines.ask)
+            service = Service(Context(config, catalog, os.environ), starter)
             await service.recover()
             given = worker.activated() if options.worker else unix_sockets.activated()
             listening = given or [unix_sockets.bind(config.paths.socket, config.paths.socket_mode)]

@@ -59,6 +59,14 @@ def workplace() -> Iterator[str]:
         yield place
 
 
+def sweep(prefix: str) -> None:
+    """Remove what was left below ``TMPDIR`` of directories with such names by one of us that was killed."""
+    with contextlib.suppress(OSError):
+        for place in Path(tempfile.gettempdir()).iterdir():
+            if place.name.startswith(prefix) and place.lstat().st_uid == os.geteuid():
+                remove(str(place))
+
+
 def clear(place: str) -> None:
     """Remove all that is in such a directory, for whoever uses it next.  Raises OSError if something stays."""
     end = time.monotonic() + _PATIENCE

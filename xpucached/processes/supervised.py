@@ -63,8 +63,13 @@ class ProcessStarter:
         return CompilerProcess({**self._base, **variables}, spec, self._instance, command, place)
 
     async def end_orphans(self) -> int:
-        """End what a predecessor of this daemon that was killed left running; say how many there were."""
-        return await asyncio.to_thread(signals.end_marked, f"{self._instance}:")
+        """End what a predecessor of this daemon that was killed left running, and remove its temporary directories.
+
+        Say how many processes there were.
+        """
+        ended = await asyncio.to_thread(signals.end_marked, f"{self._instance}:")
+        await asyncio.to_thread(scratch.sweep, _prefix(self._instance))
+        return ended
 
     async def execute(
         self,
@@ -133,6 +138,11 @@ def _execute(
         return _unstarted(error)
 
 
+def _prefix(instance: str) -> str:
+    """Return what the names of the temporary directories of a daemon's runs begin with."""
+    return f"xpucached-{instance}-"
+
+
 def _unstarted(error: Exception) -> RunResult:
     return RunResult(Outcome.FAILED, 0.0, 0.0, 0, None, f"it could not be started: {error}", "")
 
@@ -146,7 +156,8 @@ def _run_once(
     polite: bool,
     cgroup: Cgroup | None,
 ) -> RunResult:
-    with scratch.directory() as place, child.Pipes() as pipes:
+    instance = variables[signals.MARK].partition(":")[0]
+    with scratch.directory(_prefix(instance)) as place, child.Pipes() as pipes:
         token = uuid4().hex
         inside = {**variables, "TMPDIR": place, "TMP": place, "TEMP": place}
         stdin = pipes.content("order", run.order(token))
