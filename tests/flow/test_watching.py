@@ -49,6 +49,14 @@ BURST: Final = int(os.environ.get("BURST", "3000"))
 NOWHERE: Final = Path("/nowhere/watch.sock")
 LEAF: Final = "11/22/33/44"
 
+MERE: Final = """
+import os, sys
+from tests.support import users
+words = users.mere([sys.executable, "-m", "xpucached", *sys.argv[1:]])
+os.execvp(words[0], words)
+"""
+"""A daemon that may not read what its user may not, whoever runs the tests."""
+
 WRITER: Final = """
 import os, sys
 root, count = sys.argv[1], int(sys.argv[2])
@@ -418,6 +426,27 @@ def test_a_store_that_is_moved_with_what_is_above_it_is_noticed_at_once(
         # The next look by itself is ten minutes away.
         (tmp_path / "above").rename(tmp_path / "elsewhere")
         one.until(lambda: one.rows("ls") == [])
+
+
+def test_a_directory_that_may_be_read_later_is_noticed_at_once(
+    home: Path, short_dir: Path, sycl_store: SyclStore
+) -> None:
+    """As `cp -a` of root's makes one in a user's store: root's alone, until all is in it."""
+    sycl_store.add()
+    (device,) = (one for one in sycl_store.root.iterdir() if one.is_dir())
+    device.chmod(0)
+    try:
+        with daemon(home, short_dir) as one:
+            one.words = ("-c", MERE)
+            one.configure(f'[stores]\npaths = ["{sycl_store.root}"]\n')
+            one.start()
+            one.until(lambda: "permission denied" in one.log.read_text())
+            assert one.rows("ls") == []
+            # The next look by itself is ten minutes away.
+            device.chmod(0o755)
+            one.until(lambda: len(one.rows("ls")) == 1)
+    finally:
+        device.chmod(0o755)
 
 
 def test_every_file_is_looked_at_once_a_day(home: Path, short_dir: Path, sycl_store: SyclStore) -> None:

@@ -146,6 +146,8 @@ class DirectoryWatcher:
         self._post = post
         self._observer: InotifyObserver | None = None
         self._watched: dict[Path, _Watched] = {}
+        self._denied: dict[Path, frozenset[Interest]] = {}
+        """What is wanted and could not be watched, for we may not read it."""
         self._lost = lost
 
     @property
@@ -157,18 +159,20 @@ class DirectoryWatcher:
         """Watch nothing any more; what is given waits until no thread of ours is left."""
         observer, self._observer = self._observer, None
         self._watched.clear()
+        self._denied.clear()
         if observer is None:
             return lambda: None
         observer.stop()
         return observer.join
 
     def moved(self) -> frozenset[Trigger]:
-        """Return the triggers of those directories that are not where they were.
+        """Return the triggers of those directories that are not where they were, or that we may read by now.
 
-        Of what is moved above one the kernel says nothing to who listens there.
+        Of what is moved above one the kernel says nothing to who listens there, and who may not read listens nowhere.
         """
-        gone = [one for place, one in self._watched.items() if one.identity != identity(place)]
-        return frozenset(interest.trigger for one in gone for interest in one.handler.interests)
+        changed = [one.handler.interests for place, one in self._watched.items() if one.identity != identity(place)]
+        changed += [interests for place, interests in self._denied.items() if _may_read(place)]
+        return frozenset(interest.trigger for interests in changed for interest in interests)
 
     def set(self, wanted: dict[Path, frozenset[Interest]]) -> tuple[list[Trigger], str]:
         """Watch these and no others; give the triggers for what is new, and why something is not watched, if so.
@@ -177,6 +181,7 @@ class DirectoryWatcher:
         """
         reason = f"there are more than {MOST} directories to watch" if len(wanted) > MOST else ""
         wanted = dict(islice(wanted.items(), MOST))
+        self._denied.clear()
         try:
             observer = self._started()
         except (OSError, RuntimeError) as error:
@@ -199,9 +204,12 @@ class DirectoryWatcher:
                 known.handler.interests = interests
                 continue
             which = identity(place)
-            if which is None or not os.access(place, os.R_OK | os.X_OK):
-                # The next look will find what became of it; what we may not read we cannot watch.
-                reason = reason or (f"{place}: permission denied" if which is not None else "")
+            if which is None:
+                # The next look will find what became of it.
+                continue
+            if not _may_read(place):
+                self._denied[place] = interests
+                reason = reason or f"{place}: permission denied"
                 continue
             handler = _DirectoryHandler(self._post, interests)
             files = _files(interests)
@@ -231,6 +239,10 @@ class DirectoryWatcher:
                 raise
             self._observer = observer
         return self._observer
+
+
+def _may_read(place: Path) -> bool:
+    return os.access(place, os.R_OK | os.X_OK)
 
 
 def _release(observer: InotifyObserver, watch: ObservedWatch) -> None:
