@@ -226,7 +226,8 @@ def test_losses_are_told_once_in_a_while_and_none_is_left_untold(common: Path) -
 def test_a_daemon_that_is_told_of_losses_without_end_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def looks(times: int) -> int:
         context, tracker = SimpleNamespace(notices=0), SimpleNamespace(take=None)
-        service = cast("Service", SimpleNamespace(context=context, tracker=tracker))
+        verifier = SimpleNamespace(progress=SimpleNamespace(wait=None))
+        service = cast("Service", SimpleNamespace(context=context, tracker=tracker, verifier=verifier))
         config = loading.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r", "HOME": "/h"})
         one = user_daemon.Daemon(argparse.Namespace(), config, service, cast("Server", None), cast("MetricsPort", None))
         found = 0
