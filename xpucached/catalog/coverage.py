@@ -14,7 +14,7 @@ from xpucached.catalog import predicted, surveys
 from xpucached.catalog.lists import among
 from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
-from xpucached.domain.models import Coverage, Layer, Model, Outcome, Proof
+from xpucached.domain.models import DENYING, Coverage, Layer, Model, Outcome, Proof
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.stores import EntryState, Store, StoreState
 
@@ -37,9 +37,10 @@ def model_coverage(
     finished = sa.and_(RUNS.c.finished.is_not(None), RUNS.c.outcome != Outcome.CANCELLED.value)
     last = _newest_by_model(connection, finished)
     good = _newest_by_model(connection, RUNS.c.outcome == Outcome.WARMED.value)
-    proofs = _proofs(connection)
+    proofs, denials = (_newest_by_host(connection, outcomes) for outcomes in ((Outcome.WARMED,), DENYING))
     some = {row.id: row for row in (*last.values(), *good.values(), *(row for rows in proofs.values() for row in rows))}
-    runs = {run.id: run for run in read_runs(connection, list(some.values()))}
+    denying = [row for rows in denials.values() for row in rows]
+    runs = {run.id: run for run in read_runs(connection, list({**some, **{row.id: row for row in denying}}.values()))}
     there = _remaining(connection, list(some))
     shut = _unreadable(connection)
     successors = predicted.successors(
@@ -69,6 +70,7 @@ def model_coverage(
             layers=best.layers if best is not None else (),
             elsewhere=best.elsewhere if best is not None else 0,
             proofs=tuple(left[row.id] for row in proofs[name]),
+            denials=tuple(runs[row.id] for row in denials[name]),
             successors=best.successors if best is not None else (),
             appeared=best.appeared if best is not None else (),
             unread=best.unread if best is not None else 0,
@@ -87,12 +89,14 @@ def proven_kinds(connection: sa.Connection, model: Model) -> frozenset[KindName]
     return frozenset(map(KindName, (row.layers if row is not None else None) or ()))
 
 
-def _proofs(connection: sa.Connection) -> defaultdict[str, list[sa.Row[tuple[object, ...]]]]:
-    """Return each model's good runs of its present workload, the newest of each host as it was, newest first."""
+def _newest_by_host(
+    connection: sa.Connection, outcomes: Collection[Outcome]
+) -> defaultdict[str, list[sa.Row[tuple[object, ...]]]]:
+    """Return the runs that ended so of models as they are now: the newest of each host as it was, newest first."""
     numbers = (
         sa.select(sa.func.max(RUNS.c.id))
         .join(MODELS, sa.and_(MODELS.c.name == RUNS.c.model, MODELS.c.workload == RUNS.c.workload))
-        .where(RUNS.c.outcome == Outcome.WARMED.value)
+        .where(RUNS.c.outcome.in_([one.value for one in outcomes]))
         .group_by(RUNS.c.model, RUNS.c.host)
     )
     found: defaultdict[str, list[sa.Row[tuple[object, ...]]]] = defaultdict(list)

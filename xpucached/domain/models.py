@@ -116,6 +116,10 @@ class Outcome(StrEnum):
     CRASHED = "crashed-with-cache"  #: it crashes with the cache on, and does not with the cache off
 
 
+DENYING: Final = frozenset({Outcome.UNPROVEN, Outcome.CRASHED})
+"""These say that a model is not warm, whatever an earlier run showed: it compiled again, or crashes with its cache."""
+
+
 class WarmReason(StrEnum):
     """Why a model is warmed."""
 
@@ -260,6 +264,7 @@ class Coverage(Struct, frozen=True):
     unread: int = 0  #: as `Proof.unread`, of the good run
     unreadable: str = ""  #: as `Proof.unreadable`; of a model that was never warmed: of the store that it caches in
     appeared: tuple[Target, ...] = ()  #: as `Proof.appeared`, of the good run
+    denials: tuple[Run, ...] = ()  #: of its present workload, the newest on each host that showed that it is not warm
 
 
 class Warmth(StrEnum):

@@ -30,9 +30,6 @@ _NAMED: Final = 3
 # These runs say nothing about the model: we were stopped, or died.
 _SILENT: Final = frozenset({Outcome.CANCELLED, Outcome.LOST})
 
-# These say that a model is not warm, though an earlier run proved it: it compiled again, or crashes with its cache.
-_DENIES: Final = frozenset({Outcome.UNPROVEN, Outcome.CRASHED})
-
 UNCACHED: Final = (
     "it uses no cache that xpucached knows, so there is nothing to keep warm; it is not run again until its workload or"
     " the driver changes, or somebody asks for it with --force"
@@ -87,10 +84,9 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
             moved = f"it caches in another store now, where {lost} of its {coverage.entries} entries are not{which}"
             return Need(WarmReason.LOST, moved)
         return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged{which}")
-    last = coverage.last
-    same = last is not None and (last.workload, last.host) == (good.workload, host.signature)
-    if last is not None and same and last.id > good.id and last.outcome in _DENIES:
-        return Need(WarmReason.RETRY, f"run {last.id} did not prove it again: {last.detail}")
+    for one in coverage.denials:
+        if one.id > good.id and one.host == host.signature:
+            return Need(WarmReason.RETRY, f"run {one.id} did not prove it again: {one.detail}")
     if coverage.changes:
         return Need(WarmReason.PROGRAM, f"not proven as it is now: {listed(coverage.changes)}")
     return None

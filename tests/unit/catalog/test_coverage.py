@@ -13,15 +13,16 @@ from xpucached.catalog import coverage
 from xpucached.catalog.builds import record_build
 from xpucached.catalog.coverage import model_coverage, proven_kinds
 from xpucached.catalog.models import add_model
-from xpucached.catalog.runs import begin_run
+from xpucached.catalog.runs import begin_run, finish_run
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.surveys import record_survey
-from xpucached.domain.models import Coverage, Layer, Outcome, WarmReason
+from xpucached.domain.models import Attribution, Coverage, Layer, Outcome, WarmReason
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.plans import Built
 from xpucached.domain.stores import Entry, EntryState, Store
 from xpucached.domain.targets import Origin, Target
 from xpucached.kinds import sycl
+from xpucached.planning.prewarm import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,3 +129,20 @@ def test_what_replay_made_counts_while_it_is_whole_and_its_driver_here(catalog: 
     damaged = replace(broken, state=EntryState.DEFECTIVE, defect=sycl.defects.BIN_EMPTY, stamp="later")
     catalog.write(record_scan, scan(whole, old, damaged), architecture)
     assert covered(catalog).inherited == 1
+
+
+@pytest.mark.parametrize("then", [None, Outcome.LOST, Outcome.FAILED, Outcome.CANCELLED, Outcome.WARMED])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_compiled_again_is_denied_until_a_run_proves_it(
+    catalog: Catalog, then: Outcome | None, *, elsewhere: bool
+) -> None:
+    """Whatever came of runs since then, and though one with another driver proved it there."""
+    here, other = host(NEW), host(OLD)
+    outcomes = [(Outcome.WARMED, here), (Outcome.UNPROVEN, here), *([(Outcome.WARMED, other)] if elsewhere else [])]
+    for outcome, on in [*outcomes, *([(then, here)] if then is not None else [])]:
+        number = catalog.write(begin_run, model(), WarmReason.MANUAL, on.signature, NOW).id
+        met = on.environments if outcome is Outcome.WARMED else ()
+        catalog.write(finish_run, number, outcome, (), Attribution(), met, "", "", NOW)
+    known = covered(catalog)
+    assert (need(model(), known, here) is None) is (then is Outcome.WARMED)
+    assert (need(model(), known, other) is None) is elsewhere

@@ -15,7 +15,18 @@ from msgspec.structs import replace
 from tests.support.builders import sycl_target
 from xpucached.domain.defects import CHANGED, Defect, Effect
 from xpucached.domain.host import Device, DriverInUse, Host, Presence, Problem
-from xpucached.domain.models import Coverage, Layer, Model, ModelStatus, Outcome, Run, WarmReason, Warmth, Workload
+from xpucached.domain.models import (
+    DENYING,
+    Coverage,
+    Layer,
+    Model,
+    ModelStatus,
+    Outcome,
+    Run,
+    WarmReason,
+    Warmth,
+    Workload,
+)
 from xpucached.domain.names import Architecture, EntryKey, KindName, ModelName
 from xpucached.domain.plans import (
     DiskSpace,
@@ -92,7 +103,11 @@ def run(
 def coverage(
     good: Run | None = None, last: Run | None = None, *, failures: int = 0, entries: int = 4, remaining: int = 4
 ) -> Coverage:
-    return Coverage(ModelName("net"), last or good, good, failures, entries if good else 0, remaining if good else 0)
+    denials = tuple(
+        one for one in (last,) if one and one.outcome in DENYING and one.workload == model().workload.digest
+    )
+    entries, remaining = (entries, remaining) if good else (0, 0)
+    return Coverage(ModelName("net"), last or good, good, failures, entries, remaining, denials=denials)
 
 
 def failed(times: int, *, ago: float = 60, outcome: Outcome = Outcome.FAILED, on: Host | None = None) -> Coverage:
