@@ -30,7 +30,7 @@ from xpucached.catalog.tables import (
 from xpucached.domain.beside_cpu import CpuComparison
 from xpucached.domain.device_use import DeviceUse
 from xpucached.domain.libraries import Libraries, SyclRuntime
-from xpucached.domain.models import Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
+from xpucached.domain.models import DENYING, Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Variant
 from xpucached.errors import NotFound
@@ -198,15 +198,17 @@ def _replace_inherited(
 def _prune(connection: sa.Connection, model: ModelName) -> None:
     mine = RUNS.c.model == model
     newest = sa.select(RUNS.c.id).where(mine).order_by(RUNS.c.id.desc()).limit(KEPT)
-    # However long ago: these are what the model's entries are known by, for each driver that may come back.
-    good = (
+    # However long ago: these are what the model's entries are known by, for each driver that may come back, or denied.
+    telling = (
         sa.select(sa.func.max(RUNS.c.id).label("id"))
-        .where(mine, RUNS.c.outcome == Outcome.WARMED.value)
+        .where(mine, RUNS.c.outcome.in_(outcomes))
         .group_by(RUNS.c.workload, RUNS.c.host)
         .order_by(sa.desc("id"))
         .limit(PROOFS)
+        for outcomes in ((Outcome.WARMED.value,), sorted(DENYING))
     )
-    connection.execute(sa.delete(RUNS).where(mine, RUNS.c.id.not_in(newest), RUNS.c.id.not_in(good)))
+    old = (RUNS.c.id.not_in(one) for one in (newest, *telling))
+    connection.execute(sa.delete(RUNS).where(mine, *old))
 
 
 def note_ending(connection: sa.Connection) -> None:

@@ -186,6 +186,14 @@ def test_beyond_the_newest_the_good_run_of_each_host_is_kept(
     assert [one.id for one in catalog.read(newest_runs, untouched.model)] == [untouched.id]
 
 
+def test_beyond_the_newest_what_denies_a_proof_is_kept(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "KEPT", 2)
+    telling = [ran(catalog, outcome, host="a") for outcome in (Outcome.UNPROVEN, Outcome.WARMED, Outcome.CRASHED)]
+    failed = [ran(catalog, Outcome.FAILED, host="a") for _ in range(3)]
+    kept = [failed[2].id, failed[1].id, telling[2].id, telling[1].id]
+    assert [one.id for one in catalog.read(newest_runs, NET.name)] == kept
+
+
 def test_a_day_later_is_another_day(catalog: Catalog) -> None:
     for days in (0, 1, 1):
         ran(catalog, at=NOW + timedelta(days=days))

@@ -142,7 +142,7 @@ LOST_IN_NEO = (Layer(KindName("neo"), 2, 1), Layer(KindName("sycl"), 2, 2))
             coverage(run(), run(outcome=Outcome.FAILED, number=2), failures=1), host(NEW), id="a later run failed"
         ),
         pytest.param(
-            coverage(run(), run(outcome=Outcome.UNPROVEN, number=2, on=host(OLD)), failures=1),
+            coverage(run(), run(outcome=Outcome.UNPROVEN, number=2, on=host(OLD), environments=(OLD,)), failures=1),
             host(NEW),
             id="a later run with another driver compiled again",
         ),
@@ -206,6 +206,12 @@ def test_a_model_is_covered(known: Coverage, on: Host) -> None:
         ),
         (
             coverage(run(), run(outcome=Outcome.UNPROVEN, number=2)),
+            host(NEW),
+            WarmReason.RETRY,
+            "run 2 did not prove it again: ",
+        ),
+        (
+            coverage(run(), run(outcome=Outcome.UNPROVEN, number=2, on=host(NEW, OTHER))),
             host(NEW),
             WarmReason.RETRY,
             "run 2 did not prove it again: ",
