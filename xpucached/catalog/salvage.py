@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached import state_files
-from xpucached.catalog import models, soundness
+from xpucached.catalog import events, models, soundness
 from xpucached.catalog.history_tables import DAYS, WARMTH
 from xpucached.catalog.tables import MODELS
 from xpucached.domain.models import REGISTERED
@@ -109,11 +109,15 @@ def _history(connection: sa.Connection) -> Mapping[str, tuple[Mapping[str, objec
 
 
 def take_over(connection: sa.Connection, taken: Salvaged) -> None:
-    """Put what another catalog told into a new one, unless something of the name is known there."""
+    """Put what another catalog told into this one, unless something of the name is known here, or was removed."""
+    gone = events.removed_models(connection)
     for model in taken.models:
-        models.add_model(connection, model, replaces=False)
+        if model.name not in gone:
+            models.add_model(connection, model, replaces=False)
+    # What changed here since is newer, whatever its number.
+    begun = connection.scalar(sa.select(sa.func.count()).select_from(WARMTH))
     for table in _HISTORY:
-        if taken.history.get(table.name):
+        if taken.history.get(table.name) and not (table is WARMTH and begun):
             connection.execute(insert(table).on_conflict_do_nothing(), list(taken.history[table.name]))
 
 

@@ -6,15 +6,21 @@ import errno
 import shutil
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import Connection, insert
 
 from tests.support import catalogs
-from tests.unit.catalog.test_catalog import model
+from tests.unit.catalog.test_catalog import NOW, model
 from xpucached.catalog import Catalog, models, opening, salvage, setting_aside
+from xpucached.catalog.days import warmth_changes
+from xpucached.catalog.events import MODEL_REMOVED, record_events
+from xpucached.catalog.history_tables import WARMTH
 from xpucached.catalog.models import add_model, all_models, remove_model
+from xpucached.domain.jobs import Event
 from xpucached.domain.names import ModelName
 from xpucached.errors import CatalogError
 
@@ -204,6 +210,32 @@ def test_what_was_registered_with_the_other_daemon_is_taken_over_when_it_can_be_
         opened.write(remove_model, ModelName("net"))
     with closing(Catalog.open(path, other=other)) as opened:
         assert opened.read(all_models) == ()
+
+
+def test_what_is_taken_over_late_stands_behind_what_came_to_be_here(tmp_path: Path) -> None:
+    path, other = tmp_path / "catalog.sqlite", tmp_path / "other.sqlite"
+
+    def changed(name: str, *years: int) -> Callable[[Connection], object]:
+        rows = [
+            {"at": datetime(year, 1, 1, tzinfo=UTC), "model": name, "now": "cold", "why": str(year)} for year in years
+        ]
+        return lambda connection: connection.execute(insert(WARMTH), rows)
+
+    with closing(catalogs.fresh(other)) as opened:
+        for name in ("net", "removed"):
+            opened.write(add_model, model(name))
+        opened.write(changed("net", 2024, 2025, 2026))
+    other.rename(tmp_path / "aside")
+    other.symlink_to(other)
+    with closing(Catalog.open(path, other=other)) as opened:
+        opened.write(changed("net", 2027))
+        removed = Event(1, NOW, MODEL_REMOVED, "removed", {"model": "removed"})
+        opened.write(record_events, [removed], 1)
+    other.unlink()
+    (tmp_path / "aside").rename(other)
+    with closing(Catalog.open(path, other=other)) as opened:
+        assert [one.name for one in opened.read(all_models)] == ["net"]
+        assert [one.why for one in opened.read(warmth_changes)] == ["2027"]
 
 
 def test_of_several_that_were_set_aside_each_is_told_and_the_newest_is_believed(tmp_path: Path) -> None:
