@@ -139,7 +139,9 @@ class Evictor:
             measured = self._trash.disk_space() if disk_space is None else disk_space
             policy = context.settings.policy
 
-            def entries(going: Sequence[EvictCache], *, asked: bool) -> EvictionPlan:
+            def entries(
+                going: Sequence[EvictCache], wanted: frozenset[EvictReason] | None = wanted, *, asked: bool
+            ) -> EvictionPlan:
                 """Decide about entries, which have the room that the directories of models leave."""
                 left = sum(one.allocated for one in caches if not one.named) - _freed(one.cache for one in going)
                 limit = None if policy.max_bytes is None else max(0, policy.max_bytes - left)
@@ -162,12 +164,12 @@ class Evictor:
                 kept = plan.kept - len(taken) + len(plan.evict) - len(also)
                 return EvictionPlan((*taken, *also), _allocated(one.entry for one in (*taken, *also)), kept)
 
-            if not caches or wanted is not None:
+            if not caches:
                 return entries((), asked=asked)
             held = sum(one.allocated for one in context.catalog.read(store_subtotals))
             if asked and limited(policy):
                 # What no model needs goes before any directory of a model that there is.
-                held -= entries((), asked=False).frees
+                held -= entries((), None, asked=False).frees
             good = {one.model: one.good.id for one in proofs if one.good is not None}
             noted = context.catalog.read(noted_runs, good.values())
             # That what is proven lacks its directory now would show nowhere, if it was not noted what it needs.
@@ -177,6 +179,8 @@ class Evictor:
             removed = self._caches.removed()
             going = plan_caches(caches, frozenset(stay), policy, room, held, now, removed, asked=asked)
             plan = entries(going, asked=asked)
+            if wanted is not None:
+                going = tuple(one for one in going if one.reason is CacheReason.BUDGET)
             return replace(plan, caches=going, frees=plan.frees + _freed(one.cache for one in going))
 
         return await asyncio.to_thread(decide)

@@ -463,20 +463,24 @@ def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(o
     assert plan(owner, asked=True) == {}
 
 
-def test_entries_go_for_a_limit_that_directories_pass_also_where_that_reason_alone_is_asked_for(owner: Owner) -> None:
+def test_what_goes_for_a_limit_goes_also_where_that_reason_alone_is_asked_for(owner: Owner) -> None:
+    """Entries where directories pass the limit together with them, directories where they alone pass it."""
     store = SyclStore(owner.home / ".cache" / "xpucached" / "sycl")
     for number in range(9):
         store.add(f"_ZTS2k{number}", size=60_000, age=7200)
     owner.add(NAME)
-    fill(owner.models / NAME / "triton", 50)
+    fill(owner.models / NAME / "triton", 300)
     asyncio.run(owner.service.scanner.scan_stores())
     entries = sum(one.allocated for one in owner.context.catalog.read(store_subtotals))
     settings = owner.context.settings
-    limit = entries + owner.told()[NAME].allocated // 2
-    owner.context.settings = replace(settings, policy=replace(settings.policy, max_bytes=limit))
-    plans = [asyncio.run(owner.service.evictor.plan(reasons=reasons)) for reasons in ((), ("over-budget",))]
-    assert plans[0].evict == plans[1].evict != ()
-    assert plans[0].caches == plans[1].caches == ()
+    for hours, limit in ((0, entries // 2 + owner.told()[NAME].allocated), (9, owner.told()[NAME].allocated // 2)):
+        aged(owner.models / NAME, hours)
+        owner.context.settings = replace(settings, policy=replace(settings.policy, max_bytes=limit))
+        whole, one = (asyncio.run(owner.service.evictor.plan(reasons=reasons)) for reasons in ((), ("over-budget",)))
+        assert (one.evict, one.frees) == (whole.evict, whole.frees)
+        assert [each.cache.path for each in one.caches] == [each.cache.path for each in whole.caches]
+        assert bool(whole.evict) is (hours == 0)
+        assert bool(whole.caches) is (hours == 9)
 
 
 @pytest.mark.parametrize("keep", [True, False])
