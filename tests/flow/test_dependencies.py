@@ -160,6 +160,18 @@ def test_interpreters_that_were_seen_are_followed_within_one_bound(
     assert len(looked) < 2000
 
 
+def test_what_differs_in_its_arguments_alone_takes_no_room_from_other_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xpucached.host.dependencies._MOST_LOOKUPS", 1000)
+    (tmp_path / "train.py").write_text("".join(f"import m{number}\n" for number in range(100)))
+    (tmp_path / "eval.py").write_text("import beside\n")
+    (tmp_path / "beside.py").touch()
+    ranks = [Workload((sys.executable, "-u", "train.py", f"--rank={one}"), tmp_path) for one in range(50)]
+    found = proofs.interpreted([*ranks, Workload((sys.executable, "eval.py"), tmp_path)])
+    assert found[f"{tmp_path}/beside.py"] is Role.MODULE
+
+
 @pytest.mark.parametrize("way", ["argument", "script"])
 def test_what_directories_hold_takes_no_room_from_what_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str

@@ -20,7 +20,7 @@ from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from xpucached.domain.models import Workload
 
@@ -80,11 +80,19 @@ def named(
     return DependencySnapshot(there, time.time_ns(), _steady(), read, tuple(needs.library_places))
 
 
-def interpreted(some: Iterable[Workload]) -> dict[str, Role]:
+def _script(one: Workload) -> tuple[object, ...]:
+    """Return what an interpreter runs, without the words behind its script."""
+    words = next((number for number, word in enumerate(one.command[1:], 2) if not word.startswith("-")), None)
+    return one.directory, tuple(sorted(one.variables.items())), one.command[:words]
+
+
+def interpreted(some: Sequence[Workload]) -> dict[str, Role]:
     """Return what interpreters run that were seen at work: scripts, modules, and directories of packages."""
     found: dict[str, Role] = {}
     needs: Needs | None = None
-    for one in some:
+    # Many may run the same with other arguments: what only these name comes last, where the bound may be used up.
+    firsts = {_script(one): one for one in reversed(tuple(some))}
+    for one in sorted(some, key=lambda one: firsts[_script(one)] is not one):
         needs = Needs(one, {}, needs)
         needs.follow(one.command)
         found |= {path: role for path, role in needs.paths.items() if role in _OF_INTERPRETERS}

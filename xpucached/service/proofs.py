@@ -285,7 +285,7 @@ def needed_by_all(variants: Sequence[tuple[Dependency, ...] | None]) -> tuple[De
 
 def _told(done: RunResult) -> Mapping[str, Role]:
     """Return what processes of a pass told, or were seen to interpret: scripts, modules, directories of packages."""
-    seen = (Workload(one.words, Path(one.directory), one.variables) for one in done.interpreters)
+    seen = [Workload(one.words, Path(one.directory), one.variables) for one in done.interpreters]
     files = done.told.files if done.told is not None else ()
     return {**proofs.interpreted(seen), **dict.fromkeys(files, Role.MODULE)}
 
