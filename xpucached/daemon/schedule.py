@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import BrokenExecutor
@@ -34,6 +35,7 @@ class ClockSchedule:
         self._look = look
         self._scrub = scrub
         self._wait = wait
+        self.scrubbing = False  # whether a part is being read
         self._scheduler = AsyncIOScheduler(timezone="UTC")
 
     def start(self) -> None:
@@ -54,7 +56,7 @@ class ClockSchedule:
             first = datetime.now(UTC) + timedelta(seconds=self._wait(every))
             # Who slept meanwhile catches up.
             late = {"next_run_time": first, "misfire_grace_time": None}
-            self._put("scrub", self._scrub, "interval", seconds=every, **late)
+            self._put("scrub", self._scrub_part, "interval", seconds=every, **late)
         window = config.throttle.window
         if window is None:
             self._drop("window")
@@ -62,6 +64,15 @@ class ClockSchedule:
             # The scheduler's own zone is UTC; people mean the time on the wall.
             zone = datetime.now(UTC).astimezone().tzinfo
             self._put("window", self._look, "cron", hour=window[0] // 60, minute=window[0] % 60, timezone=zone)
+
+    async def _scrub_part(self) -> None:
+        self.scrubbing = True
+        try:
+            await self._scrub()
+        except asyncio.CancelledError:
+            pass  # we stop: the scheduler would log it as a mistake
+        finally:
+            self.scrubbing = False
 
     def _put(self, name: str, call: Callable[[], object], trigger: str, **when: object) -> None:
         self._scheduler.add_job(call, trigger, id=name, replace_existing=True, coalesce=True, max_instances=1, **when)

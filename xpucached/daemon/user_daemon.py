@@ -280,7 +280,8 @@ class Daemon:
             self._need.know(self._loop.time(), local=await worker.seen())
             door, idle, now = self._door, self._settings.workers.idle, self._loop.time()
             awaited = self._later is not None and now <= self._later.when() < now + (idle or 0)
-            if busy := bool(awaited or self._triggers or self._service.busy or door.busy):
+            works = self._schedule.scrubbing or self._service.busy or door.busy
+            if busy := bool(awaited or self._triggers or works):
                 self._need.work(now)
             if (rest := self._need.end(idle, door.last_asked, door.last_passed_on) - now) <= 0:
                 log.info("nobody needs us any more")

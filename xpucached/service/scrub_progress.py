@@ -40,7 +40,8 @@ class ScrubProgress:
             part, at = map(int, state_files.read(self._file, _LARGEST).split())
         except (OSError, ValueError):
             return self._note(random.randrange(PARTS))  # noqa: S311 - begins anywhere
-        return part, at
+        # The clock was ahead when it was noted, and it would be due only when it is there again.
+        return (part, at) if at <= self._context.clock().timestamp() else self._note(part)
 
     def _note(self, part: int) -> tuple[int, int]:
         at = int(self._context.clock().timestamp())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import math
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support import catalogs
+from xpucached.daemon import worker
 from xpucached.daemon.schedule import ClockSchedule
+from xpucached.daemon.user_daemon import Daemon
 from xpucached.domain.names import EntryKey
 from xpucached.service.context import Context
 from xpucached.service.scrub_progress import PARTS
@@ -79,6 +83,61 @@ def test_a_part_that_came_due_between_two_lives_is_read_soon(context: Context) -
     for said in (b"", b"1", b"1 2 3", b"one two", b"9" * 100):
         (context.settings.paths.state / "scrubbed").write_bytes(said)
         assert wait(HOUR) == HOUR
+
+
+def test_a_part_noted_when_the_clock_was_ahead_is_due_as_one_noted_now(context: Context) -> None:
+    now = datetime(2026, 5, 4, tzinfo=UTC)
+    context.clock = lambda: now
+    place = context.settings.paths.state / "scrubbed"
+    place.write_bytes(b"5 %d" % (now + timedelta(days=365)).timestamp())
+    assert started(context).progress.wait(HOUR) == HOUR
+    now += timedelta(minutes=50)
+    progress = started(context).progress
+    assert progress.wait(HOUR) == pytest.approx(600)
+    assert progress.next_part() == 6
+
+
+def test_a_worker_stays_until_a_part_is_read_and_a_stop_meanwhile_is_no_mistake(
+    context: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def seen() -> bool:
+        return True
+
+    async def live() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        class Slow(Reader):
+            async def scan_stores(self, *, again: Callable[[EntryKey], bool]) -> None:  # noqa: ARG002 - as the other
+                begun.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.set()
+
+        verifier = started(context, Slow())
+        service = SimpleNamespace(context=context, tracker=SimpleNamespace(take=None), verifier=verifier, busy=False)
+        door = SimpleNamespace(busy=False, last_asked=-math.inf, last_passed_on=-math.inf)
+        options = argparse.Namespace(worker=True)
+        daemon = Daemon(options, context.settings, service, door, None)  # type: ignore[arg-type] # all that it asks
+        daemon._need = worker.WorkerNeed(-math.inf)
+        daemon._schedule.take_settings(context.settings)
+        daemon._schedule.start()
+        async with asyncio.timeout(30.0):
+            await begun.wait()
+            minding = asyncio.create_task(daemon._mind_the_others())
+            while daemon._need._worked == -math.inf and not daemon._stopping.is_set():  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+            assert not daemon._stopping.is_set()
+            minding.cancel()
+            daemon._schedule.stop()
+            await ended.wait()
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(worker, "seen", seen)
+    context.ready = True
+    (context.settings.paths.state / "scrubbed").write_bytes(b"5 0")
+    asyncio.run(live())
+    assert "CancelledError" not in caplog.text
 
 
 def test_the_first_part_is_read_when_it_is_due() -> None:
