@@ -132,7 +132,9 @@ class WorkerFollower:
         """Start a worker, let it look at what is owed to it, and hear how it stands until it ends for good."""
         try:
             while await self._life(uid, urgent=urgent):
-                self._answering[uid] = asyncio.Event()
+                # Who waits for one that has not answered yet goes on waiting for it.
+                if self._answering[uid].is_set():
+                    self._answering[uid] = asyncio.Event()
         except XpucachedError as error:
             log.warning("a worker refuses: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, user_client.brief(error.message))

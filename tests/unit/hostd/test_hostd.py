@@ -448,6 +448,36 @@ def test_a_worker_that_was_stopped_while_it_started_has_not_failed(tmp_path: Pat
     assert len(worker_units.started) == (2 if came else 1)
 
 
+def test_a_worker_that_is_stopped_while_it_starts_and_is_owed_news_is_waited_for(
+    tmp_path: Path, short_dir: Path
+) -> None:
+    states: list[units.UnitState] = []
+
+    class Stopped(WorkerUnitsStub):
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
+            return states.pop() if states else units.UnitState(active=False, failed=False)
+
+    def start(_uid: int) -> None:
+        if len(worker_units.started) == 1:
+            states.append(units.UnitState(active=True, failed=False, starting=True, coming=True))
+        else:
+            hidden.rename(place)
+
+    worker_units = Stopped(on_start=start)
+    with api_stub.running(short_dir) as there:
+        place, hidden = there.path, there.path.with_name("hidden")
+        place.rename(hidden)
+        one = make(tmp_path, worker_units, place)
+        one._known.owed.add([OURS])
+
+        async def work() -> None:
+            async with asyncio.timeout(30.0):
+                assert await one.wake(OURS) == UserSocket("me", OURS, place)
+
+        go(one, work)
+    assert len(worker_units.started) == 2
+
+
 @pytest.mark.parametrize("error", [OSError("no answer"), ValueError("embedded null byte"), RuntimeError("?")], ids=str)
 def test_a_user_database_that_fails_ends_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
