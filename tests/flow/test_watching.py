@@ -449,6 +449,34 @@ def test_a_directory_that_may_be_read_later_is_noticed_at_once(
         device.chmod(0o755)
 
 
+def test_a_directory_that_may_be_read_later_is_noticed_where_the_host_s_watcher_hears_all_else(
+    home: Path, short_dir: Path, shm: Path
+) -> None:
+    rights()
+    store = SyclStore(shm)
+    store.add()
+    (device,) = (one for one in shm.iterdir() if one.is_dir())
+    device.chmod(0)
+    place = short_dir / "sock"
+    service = subprocess.Popen([sys.executable, "-m", "xpucached.watchd", "--socket", str(place)])
+    try:
+        Ears().until(lambda: listens(place))
+        with daemon(home, short_dir, XPUCACHED_WATCH_SOCKET=str(place)) as one:
+            one.words = ("-c", MERE)
+            one.configure(f'[stores]\npaths = ["{shm}"]\n')
+            one.start()
+            # Of this directory nothing is lost but its rights.
+            one.until(lambda: one.ask("status")["watching"]["mode"] == "fanotify")  # type: ignore[index]
+            one.until(lambda: one.ask("status")["look_due"] is False)
+            assert one.rows("ls") == []
+            device.chmod(0o755)
+            one.until(lambda: len(one.rows("ls")) == 1)
+    finally:
+        device.chmod(0o755)
+        service.kill()
+        service.wait()
+
+
 def test_every_file_is_looked_at_once_a_day(home: Path, short_dir: Path, sycl_store: SyclStore) -> None:
     slot = sycl_store.add()
     schedule = {"XPUCACHED_SCHEDULE_SCAN_INTERVAL": "1s", "XPUCACHED_SCHEDULE_EVICT": "false"}

@@ -25,7 +25,7 @@ from watchdog.observers.inotify import InotifyEmitter, InotifyObserver
 from watchdog.observers.inotify_c import InotifyConstants, InotifyFD, Mask
 from watchdog.observers.inotify_move_event_grouper import PathedInotifyEvent
 
-from xpucached.watch.places import Interest, identity
+from xpucached.watch.places import Interest, identity, may_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -171,7 +171,7 @@ class DirectoryWatcher:
         Of what is moved above one the kernel says nothing to who listens there, and who may not read listens nowhere.
         """
         changed = [one.handler.interests for place, one in self._watched.items() if one.identity != identity(place)]
-        changed += [interests for place, interests in self._denied.items() if _may_read(place)]
+        changed += [interests for place, interests in self._denied.items() if may_read(place)]
         return frozenset(interest.trigger for interests in changed for interest in interests)
 
     def set(self, wanted: dict[Path, frozenset[Interest]]) -> tuple[list[Trigger], str]:
@@ -207,9 +207,10 @@ class DirectoryWatcher:
             if which is None:
                 # The next look will find what became of it.
                 continue
-            if not _may_read(place):
+            if not may_read(place):
                 self._denied[place] = interests
-                reason = reason or f"{place}: permission denied"
+                if not all(one.heard for one in interests):
+                    reason = reason or f"{place}: permission denied"
                 continue
             handler = _DirectoryHandler(self._post, interests)
             files = _files(interests)
@@ -239,10 +240,6 @@ class DirectoryWatcher:
                 raise
             self._observer = observer
         return self._observer
-
-
-def _may_read(place: Path) -> bool:
-    return os.access(place, os.R_OK | os.X_OK)
 
 
 def _release(observer: InotifyObserver, watch: ObservedWatch) -> None:

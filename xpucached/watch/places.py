@@ -28,6 +28,7 @@ class Interest:
     trigger: Trigger
     towards: Path | None = None
     files: bool = False
+    heard: bool = False  #: it is heard of otherwise, but for rights that change
 
     def concerns(self, paths: Iterable[Path]) -> bool:
         """Return whether something that happened at these paths is meant."""
@@ -67,12 +68,15 @@ def places(
         place, changed = resolved(root), StoreChanged(root)
         if is_directory(place):
             yield place, Interest(changed)
-            there += [(place, changed)] if place not in whole else []
+            there.append((place, changed))
         else:
             yield _missing(place, changed)
     for place, changed in there:
         for device in _devices(place):
-            yield device, Interest(changed)
+            if place not in whole:
+                yield device, Interest(changed)
+            elif not may_read(device):
+                yield device, Interest(changed, heard=True)
 
 
 def is_directory(place: Path) -> bool:
@@ -82,6 +86,11 @@ def is_directory(place: Path) -> bool:
         return stat.S_ISDIR(place.stat().st_mode)
     except (OSError, ValueError):
         return False
+
+
+def may_read(place: Path) -> bool:
+    """Return whether we may see what is in a directory."""
+    return os.access(place, os.R_OK | os.X_OK)
 
 
 def resolved(path: Path) -> Path:
