@@ -967,24 +967,20 @@ def test_no_interpreter_of_a_forged_report_is_more_than_words_and_paths(forged: 
 
 def test_interpreters_are_noted_in_bounded_number_and_shells_leave_room_for_others() -> None:
     found = Interpreters()
-    with contextlib.ExitStack() as stack:
-        for number in range(interpreters._MOST):
-            asked = stack.enter_context(
-                subprocess.Popen(["/bin/sh", "-c", f"read x; : {number}"], stdin=subprocess.PIPE)
-            )
-            stack.callback(asked.kill)
+    python = [sys.executable, "-c", "print(flush=True); input()"]
+    shells = [["/bin/sh", "-c", f"echo; read x; : {number}"] for number in range(interpreters._MOST)]
+    given = {"PATH": "/p", "SECRET": "s"}
+    for words in (*shells, python, [*python, *["x" * 1000] * 1000]):
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=given) as asked:
+            assert asked.stdout is not None
+            # It runs now, and not what forked it.
+            asked.stdout.readline()
             for _ in range(2):
                 found.look(asked.pid)
-        long = [sys.executable, "-c", "input()", *["x" * 1000] * 1000]
-        for words in ([sys.executable, "-c", "input()"], long):
-            asked = stack.enter_context(
-                subprocess.Popen(words, stdin=subprocess.PIPE, env={"PATH": "/p", "SECRET": "s"})
-            )
-            stack.callback(asked.kill)
-            found.look(asked.pid)
-    *shells, python, last = found.report()
-    assert len(shells) == interpreters._MOST // interpreters._SHARE
-    assert (python["words"], python["variables"]) == ([sys.executable, "-c", "input()"], {"PATH": "/p"})
+            asked.kill()
+    *some, one, last = found.report()
+    assert len(some) == interpreters._MOST // interpreters._SHARE
+    assert (one["words"], one["variables"]) == (python, {"PATH": "/p"})
     assert len(str(last)) < 2 * interpreters._WORDS
 
 
