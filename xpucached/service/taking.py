@@ -206,12 +206,17 @@ def _lying(folder: Path) -> dict[tuple[object, ...], Path]:
     found: dict[tuple[object, ...], Path] = {}
     try:
         with os.scandir(folder) as entries:
-            names = sorted(one.name for one in entries if not one.name.startswith("."))[:_MOST]
+            named = (one.name for one in entries if not one.name.startswith(".") and one.name != "lost+found")
+            names = sorted(named)[:_MOST]
     except OSError:
         return {}  # nobody fetches any
     for name in names:
         try:
             status = (folder / name / "index.json").lstat()
+        except PermissionError:
+            # Whoever takes it in is told what is closed.
+            found[name, 0, 0] = folder / name
+            continue
         except OSError:
             continue
         found[name, status.st_ino, status.st_mtime_ns] = folder / name

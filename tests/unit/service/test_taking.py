@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from tests.support import users
 from xpucached import codec, deadlines
 from xpucached.bundle.revocations import state_of
 from xpucached.domain.bundles import BundleSource, BundleView, ImportBundle, ImportReport
@@ -241,6 +242,13 @@ def test_bundles_whose_program_cannot_be_started_now_are_tried_again(
     with pytest.raises(XpucachedError, match=said):
         asyncio.run(taker.take())
     assert (len(asked), taker.again) == (2, 60.0)
+
+
+def test_a_bundle_whose_directory_is_closed_is_told_of(tmp_path: Path) -> None:
+    for name in ("closed", "lost+found", "none"):
+        (tmp_path / name).mkdir(0o000 if name != "none" else 0o700)
+    with users.mere_user():
+        assert [*taking._lying(tmp_path).values()] == [tmp_path / "closed"]
 
 
 @pytest.mark.parametrize("then", ["off", "no device", "silent"])
