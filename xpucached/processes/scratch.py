@@ -61,10 +61,11 @@ def workplace() -> Iterator[str]:
 
 def sweep(prefix: str) -> None:
     """Remove what was left below ``TMPDIR`` of directories with such names by one of us that was killed."""
-    with contextlib.suppress(OSError):
-        for place in Path(tempfile.gettempdir()).iterdir():
-            if place.name.startswith(prefix) and place.lstat().st_uid == os.geteuid():
-                remove(str(place))
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.name.startswith(prefix) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                    remove(entry.path)
 
 
 def clear(place: str) -> None:
