@@ -33,11 +33,13 @@ from xpucached.domain.host import Host
 from xpucached.domain.jobs import Event
 from xpucached.domain.models import Attribution, Coverage, Model, ModelStatus, Outcome, WarmReason, Warmth, Workload
 from xpucached.domain.names import ModelName
+from xpucached.domain.overview import OverviewModel
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.host import digests, proofs, python_imports
 from xpucached.host.dependency_changes import DependencyChecker
 from xpucached.host.digests import Reader
 from xpucached.libexec import evidence, model_runner
+from xpucached.planning.verdict import THEN
 from xpucached.processes.reports import read_seen
 from xpucached.processes.runs import LIBEXEC
 from xpucached.processes.supervised import ProcessStarter
@@ -1710,6 +1712,11 @@ def test_who_may_only_read_learns_no_paths(tmp_path: Path, warmth: Warmth) -> No
     why = f"not proven as it is now: {said[0]}"
     status = ModelStatus.of(of, warmth, why, WarmReason.PROGRAM, changes=said)
     findings = tuple(Explanation(cause, why) for cause in (Cause.PROGRAM, Cause.WARMING))
+    waits = Explanation(Cause.WAITING, f"since a minute: the processor is busy{THEN}{why}; to warm it all the same:")
+    denied = ModelStatus.of(of, Warmth.COLD, why, WarmReason.RETRY)
+    of_page = OverviewModel(of.name, Warmth.WARMING, why, 0, 0, None)
+    assert "secret" not in str(redact((waits, denied, of_page)))
+    assert "the processor is busy" in str(redact(waits))
     event = Event(1, NOW, "run-started", "net", {"model": "net", "reason": WarmReason.PROGRAM, "detail": why})
     assert "secret" not in str(redact((status, Diagnosis(of.name, warmth, findings), event)))
 

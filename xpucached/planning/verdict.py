@@ -41,7 +41,7 @@ UNNOTED: Final = (
 
 PREDICTED: Final = " with another compiler, and all that its programs look for under this one is there, too"
 
-_THEN: Final = "; "
+THEN: Final = "; "
 """Stands between what a model waits for and why it is cold."""
 
 _NAMED: Final = 3
@@ -84,7 +84,7 @@ def warmth(
     failed = failure(model, coverage, host, policy, now)
     detail = f"{wanted.detail}; it is not run while {shut}" if shut else wanted.detail
     if failed is None and waiting is not None:
-        return Warmth.WAITING, f"{_since(waiting, now)}: {waiting.why}{_THEN}{detail}", wanted.reason
+        return Warmth.WAITING, f"{_since(waiting, now)}: {waiting.why}{THEN}{detail}", wanted.reason
     if failed is None:
         state = Warmth.CHANGED if wanted.reason is WarmReason.PROGRAM else Warmth.COLD
         return state, detail, wanted.reason
@@ -160,7 +160,7 @@ def _judge_cached(models: Sequence[ModelStatus], on: str) -> tuple[Verdict, str]
     waiting = next((one.why for one in models if one.warmth is Warmth.WAITING), None)
     if waiting is not None:
         # The beginning says since when, and for what; then comes why that model is cold.
-        until = waiting.partition(_THEN)[0]
+        until = waiting.partition(THEN)[0]
         sentence = f"Waiting: {_of(total - warm, total)} not warm {on}; {names(by[Warmth.WAITING])} {until}"
         return Verdict.WAITING, sentence
     if cold:

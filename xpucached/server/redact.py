@@ -31,6 +31,7 @@ from xpucached.domain.stores import Entry, ModelCache, StoreStatus
 from xpucached.domain.trash import Comparison, Finding
 from xpucached.domain.usage import WarmthChange
 from xpucached.kinds.variables import CACHE_VARIABLES
+from xpucached.planning.verdict import THEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _CAUSES: Final = frozenset(
     {
         Cause.NO_DEVICE,
-        Cause.WAITING,
         Cause.UNREAD,
         Cause.NEVER,
         Cause.CHANGED,
@@ -54,8 +54,11 @@ _CAUSES: Final = frozenset(
 )
 """Causes of findings whose sentences are ours, and name nothing but devices, stores and units."""
 
-_OURS: Final = frozenset({Warmth.WARM, Warmth.WARMING, Warmth.UNCACHED})
+_OURS: Final = frozenset({Warmth.WARM, Warmth.UNCACHED})
 """Of how these stand, the sentence quotes nothing."""
+
+_QUOTING: Final = frozenset({WarmReason.PROGRAM, WarmReason.RETRY})
+"""Of models that are warmed for these, the sentence says what changed, or what a run told."""
 
 _NOWHERE: Final = Path(HIDDEN)
 _SETTINGS: Final = frozenset({"driver.variables"})
@@ -178,7 +181,7 @@ def _model(one: ModelStatus) -> ModelStatus:
     hidden = _workload(one.model.workload)
     one = replace(one, workload=hidden.digest, **asdict(hidden))
     # What changed is told by paths, some of which stand in the arguments.
-    quoting = one.warmth is Warmth.FAILED or one.reason is WarmReason.PROGRAM
+    quoting = one.warmth is Warmth.FAILED or one.reason in _QUOTING
     changes = tuple(HIDDEN for _ in one.changes)
     return replace(one, why=_text(one.why), changes=changes) if quoting else one
 
@@ -211,6 +214,8 @@ def _finding(one: Explanation) -> Explanation:
         return replace(one, message=f"what it needs has changed: {HIDDEN}")
     if one.cause is Cause.WARMING:
         return replace(one, message="it is being warmed just now")
+    if one.cause is Cause.WAITING:
+        return replace(one, message=f"{one.message.partition(THEN)[0]}{THEN}{HIDDEN}")
     return one if one.cause in _CAUSES else replace(one, message=HIDDEN)
 
 
