@@ -85,17 +85,17 @@ def need(model: Model, coverage: Coverage | None, host: Host) -> Need | None:
             return Need(WarmReason.LOST, moved)
         return Need(WarmReason.LOST, f"{lost} of its {coverage.entries} entries are gone or damaged{which}")
     for one in coverage.denials:
-        if one.id > good.id and _denies(one, host):
+        if one.id > good.id and _denies(one, coverage, host):
             return Need(WarmReason.RETRY, f"run {one.id} did not prove it again: {one.detail}")
     if coverage.changes:
         return Need(WarmReason.PROGRAM, f"not proven as it is now: {listed(coverage.changes)}")
     return None
 
 
-def _denies(run: Run, host: Host) -> bool:
-    """Return whether a run that showed that a model is not warm met what programs meet now."""
-    met = bool(run.environments) and host.gave(run.host) and set(run.environments) <= set(host.environments)
-    return met or run.host == host.signature
+def _denies(run: Run, coverage: Coverage, host: Host) -> bool:
+    """Return whether a run that showed that a model is not warm counts for what programs meet now, as a proof does."""
+    met = all(_offered(one, coverage.successors, host) for one in run.environments)
+    return run.host == host.signature or (met and bool(run.environments) and host.gave(run.host))
 
 
 def _against(good: Run, coverage: Coverage, host: Host) -> str:

@@ -88,6 +88,13 @@ def tailored(good: Target, *successors: Target) -> Coverage:
     return replace(coverage(run(environments=(good,))), successors=successors)
 
 
+def test_what_counts_for_another_compiler_is_denied_by_what_denies_it_for_its_own() -> None:
+    denial = run(environments=(BUILT,), on=host(BUILT), outcome=Outcome.UNPROVEN, number=2)
+    known = replace(tailored(BUILT, REBUILT), denials=(denial,))
+    assert need(model(), replace(known, denials=()), host(REBUILT)) is None
+    assert [need(model(), known, host(one)) is None for one in (BUILT, REBUILT)] == [False, False]
+
+
 @pytest.mark.parametrize(
     ("known", "on", "warm", "rests"),
     [
