@@ -63,6 +63,9 @@ _PLANS: Final = 64
 _FRESH: Final = 30.0
 """Seconds for which what directories of models hold, and when they were last used, counts as it was measured."""
 
+_LIMITS: Final = frozenset({EvictReason.BUDGET, EvictReason.SPACE})
+"""Reasons for which directories of models go as well."""
+
 
 class Evictor:
     """Removes what the policy lets go."""
@@ -128,7 +131,7 @@ class Evictor:
         known = {status.model.name: status.model for status in models}
         wanted = frozenset(map(EvictReason, reasons)) or None
         if caches is None or wanted is not None:
-            caches = await self._caches.all() if wanted is None or EvictReason.BUDGET in wanted else ()
+            caches = await self._caches.all() if wanted is None or wanted & _LIMITS else ()
 
         def decide() -> EvictionPlan:
             taken = revoked(context) if wanted is None or EvictReason.REVOKED in wanted else ()
@@ -177,10 +180,14 @@ class Evictor:
             ours = self._caches.store
             room = next((one for one in measured if one.store == ours), None)
             removed = self._caches.removed()
-            going = plan_caches(caches, frozenset(stay), policy, room, held, now, removed, asked=asked)
-            plan = entries(going, asked=asked)
             if wanted is not None:
-                going = tuple(one for one in going if one.reason is CacheReason.BUDGET)
+                # Only limits that were asked for make anything go.
+                budget = policy.max_bytes if EvictReason.BUDGET in wanted else None
+                free = policy.min_free_bytes if EvictReason.SPACE in wanted else None
+                policy = replace(policy, max_bytes=budget, min_free_bytes=free)
+            going = plan_caches(caches, frozenset(stay), policy, room, held, now, removed, asked=asked)
+            going = tuple(one for one in going if wanted is None or one.reason is not CacheReason.GONE)
+            plan = entries(going, asked=asked)
             return replace(plan, caches=going, frees=plan.frees + _freed(one.cache for one in going))
 
         return await asyncio.to_thread(decide)

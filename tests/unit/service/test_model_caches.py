@@ -463,6 +463,9 @@ def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(o
     assert plan(owner, asked=True) == {}
 
 
+LIMITS: Final = ("over-budget", "low-space")
+
+
 def test_what_goes_for_a_limit_goes_also_where_that_reason_alone_is_asked_for(owner: Owner) -> None:
     """Entries where directories pass the limit together with them, directories where they alone pass it."""
     store = SyclStore(owner.home / ".cache" / "xpucached" / "sycl")
@@ -481,6 +484,12 @@ def test_what_goes_for_a_limit_goes_also_where_that_reason_alone_is_asked_for(ow
         assert [each.cache.path for each in one.caches] == [each.cache.path for each in whole.caches]
         assert bool(whole.evict) is (hours == 0)
         assert bool(whole.caches) is (hours == 9)
+    # What the disk lacks is another reason, and keeps nothing from going for this one.
+    lacking = replace(settings.policy, max_bytes=owner.told()[NAME].allocated // 2, min_free_bytes=1 << 60)
+    owner.context.settings = replace(settings, policy=lacking)
+    one, both = (asyncio.run(owner.service.evictor.plan(reasons=some)) for some in (LIMITS[:1], LIMITS))
+    assert [each.reason for each in one.caches] == ["over-budget"]
+    assert (len(both.evict), [each.reason for each in both.caches]) == (9, ["low-space"])
 
 
 @pytest.mark.parametrize("keep", [True, False])
