@@ -1295,19 +1295,6 @@ def test_a_module_that_only_its_process_tells_and_that_is_edited_while_it_runs_i
     assert changes(proofs.needed(of, before, (), (), [(str(module), Role.MODULE)], (), needs), place) == ()
 
 
-def test_code_that_each_run_brings_anew_to_where_it_runs_is_proven_at_once(place: Path) -> None:
-    of, _ = of_place(place)
-    module = place / "staged.py"
-    module.write_text("A = 1\n")
-    before = proofs.named(of, {}, [str(module)])
-    module.unlink()
-    module.write_text("A = 1\n")
-    needs = proofs.needed(of, before, (), (), [(str(module), Role.MODULE)], ())
-    assert changes(needs, place) == ()
-    module.write_text("A = 2\n")
-    assert changes(needs, place) == ("staged.py was modified",)
-
-
 def test_another_name_or_other_rights_are_no_change_while_it_runs(place: Path) -> None:
     library = place / "libfoo.so"
     library.write_bytes(b"code")

@@ -169,9 +169,6 @@ def needed(
         own = now is None or old is None or then.began <= now.changed <= ended or not _same(old, now)
         if own and (same := _unchanged(was, now, reader)) is not None:
             found[path] = same
-        elif own and now is not None and role in _OF_INTERPRETERS and (same := _as_read(was, now, reader)) is not None:
-            # A launcher brings its code to where it runs, anew at each start.
-            found[path] = same
         elif own and role.is_code and path in settled and (one := now or was or old) is not None:
             found[path] = replace(one, unsettled=True)
         elif now is not None and not own and (role is not Role.DATA or now.size >= _DATA):
@@ -277,14 +274,6 @@ def _unchanged(old: Dependency | None, now: Dependency | None, reader: Reader) -
         return None
     found = _read(now, None, reader)
     return found if found.digest == old.digest else None
-
-
-def _as_read(was: Dependency | None, now: Dependency, reader: Reader) -> Dependency | None:
-    """Return what is there now, with its digest, if it says what it said before, whatever file that was."""
-    if was is None or not was.digest or was.size != now.size:
-        return None
-    found = _read(now, None, reader)
-    return found if found.digest == was.digest else None
 
 
 def _digested(some: Iterable[Dependency], known: Iterable[Dependency]) -> dict[str, Dependency]:
