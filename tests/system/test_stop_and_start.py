@@ -100,6 +100,8 @@ def test_a_worker_that_came_without_its_socket_comes_again_with_it(machine: host
     # As systemd does by itself for whoever asks it too early: the socket is refused, and the service is not.
     machine.run("systemctl", "start", "--no-block", WORKER)
     machine.until(lambda: re.search("(?s)gave no socket.*answers on", machine.journal("-u", WORKER)), "one with it")
+    # The host's daemon did not start it, and hears of it by who asks there.
+    machine.run("xpucachectl", "--of", "alice", "status")
 
 
 def test_a_worker_that_is_stopped_while_it_starts_is_started_for_who_asks(machine: hosts.Machine) -> None:
