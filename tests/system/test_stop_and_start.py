@@ -51,10 +51,14 @@ def test_who_asks_while_it_starts_again_waits_and_is_not_refused(machine: hosts.
     assert machine.show("xpucached.socket", "ActiveEnterTimestampMonotonic") == since
 
 
-def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
-    # One that was started only to look may have left; who is asked by its user stays.
-    assert machine.out("xpucachectl", "status", user="alice")
+def stays(machine: hosts.Machine) -> None:
+    """Ask alice's worker by way of the host's daemon, which hears of it so: who is asked does not leave after a look."""
+    machine.out("xpucachectl", "--of", "alice", "status")
     machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
+
+
+def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
+    stays(machine)
     machine.run("systemctl", "kill", "--signal=KILL", "xpucached-worker@1000.service")
     seen: list[str] = []
 
@@ -64,7 +68,7 @@ def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
 
     machine.until(starts, "its start")
     assert not any("asleep" in one for one in seen)
-    machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
+    stays(machine)
 
 
 def instead(machine: hosts.Machine, text: str) -> None:
@@ -100,8 +104,6 @@ def test_a_worker_that_came_without_its_socket_comes_again_with_it(machine: host
     # As systemd does by itself for whoever asks it too early: the socket is refused, and the service is not.
     machine.run("systemctl", "start", "--no-block", WORKER)
     machine.until(lambda: re.search("(?s)gave no socket.*answers on", machine.journal("-u", WORKER)), "one with it")
-    # The host's daemon did not start it, and hears of it by who asks there.
-    machine.run("xpucachectl", "--of", "alice", "status")
 
 
 def test_a_worker_that_is_stopped_while_it_starts_is_started_for_who_asks(machine: hosts.Machine) -> None:
