@@ -51,26 +51,6 @@ def test_who_asks_while_it_starts_again_waits_and_is_not_refused(machine: hosts.
     assert machine.show("xpucached.socket", "ActiveEnterTimestampMonotonic") == since
 
 
-def stays(machine: hosts.Machine) -> None:
-    """Ask alice's worker by way of the host's daemon, which hears of it so: who is asked does not leave after a look."""
-    machine.out("xpucachectl", "--of", "alice", "status")
-    machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
-
-
-def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
-    stays(machine)
-    machine.run("systemctl", "kill", "--signal=KILL", "xpucached-worker@1000.service")
-    seen: list[str] = []
-
-    def starts() -> bool:
-        seen.append(machine.out("xpucachectl", "status"))
-        return "starting" in seen[-1]
-
-    machine.until(starts, "its start")
-    assert not any("asleep" in one for one in seen)
-    stays(machine)
-
-
 def instead(machine: hosts.Machine, text: str) -> None:
     """Have alice's worker be another one."""
     machine.write(DROP_IN, text)
@@ -81,6 +61,29 @@ def as_it_was(machine: hosts.Machine) -> None:
     """Have it be itself again."""
     machine.run("rm", "-f", DROP_IN)
     machine.run("systemctl", "daemon-reload")
+
+
+def stays(machine: hosts.Machine) -> None:
+    """Ask alice's worker by way of the host's daemon, which hears of it so: who is asked does not leave so soon."""
+    machine.out("xpucachectl", "--of", "alice", "status")
+    machine.until(lambda: "awake" in machine.out("xpucachectl", "status"), "alice's worker")
+
+
+def test_a_worker_that_died_is_not_asleep(machine: hosts.Machine) -> None:
+    # Longer than the host's daemon takes to ask one that has nothing to do.
+    instead(machine, "[Service]\nRestartSec=20s\n")
+    stays(machine)
+    machine.run("systemctl", "kill", "--signal=KILL", "xpucached-worker@1000.service")
+    seen: list[str] = []
+
+    def starts() -> bool:
+        seen.append(machine.out("xpucachectl", "status"))
+        return "starting" in seen[-1]
+
+    machine.until(starts, "its start")
+    assert not any("asleep" in one for one in seen)
+    as_it_was(machine)
+    stays(machine)
 
 
 def leave(machine: hosts.Machine) -> None:
