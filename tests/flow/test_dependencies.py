@@ -162,6 +162,17 @@ def test_interpreters_that_were_seen_are_followed_within_one_bound(
     assert len(looked) < 2000
 
 
+def test_what_a_program_has_open_is_not_looked_for_among_what_we_have(tmp_path: Path) -> None:
+    """A shell hands its Python a script so, ``python3 <(…)``; here it may be the catalog that has this number."""
+    (tmp_path / "ours").write_text("import beside\n")
+    (tmp_path / "beside.py").touch()
+    with (tmp_path / "ours").open() as file:
+        for name in (f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
+            of = workload(tmp_path, sys.executable, name)
+            assert proofs.interpreted([of]).keys() & {name, str(tmp_path / "ours")} == set()
+            assert {one.path for one in proofs.named(of, {}).named} & {name, str(tmp_path / "ours")} == set()
+
+
 def test_what_differs_in_its_arguments_alone_takes_no_room_from_other_scripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,16 +91,16 @@ def beginning(path: str, size: int) -> bytes:
 
 
 def is_file(path: str) -> bool:
-    """Return whether a regular file lies there."""
+    """Return whether a regular file lies there; what a program has open (``/dev/fd/3``) is another one here."""
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)
+        return not path.startswith(_NOT_FILES) and stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
         return False
 
 
 def ordinary(path: str) -> bool:
     """Return whether a path leads to where files are kept, and not to what the kernel makes up."""
-    return not f"{mounts.real(path)}/".startswith(_NOT_FILES)
+    return not any(f"{one}/".startswith(_NOT_FILES) for one in (os.path.normpath(path), mounts.real(path)))
 
 
 def plain(path: str) -> str:
