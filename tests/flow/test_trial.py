@@ -504,6 +504,35 @@ def test_what_one_variant_was_proven_with_must_outlive_the_others(
     assert ("1 of the 2 entries that it asked for cannot be used now" in run.detail) is taken
 
 
+def test_a_variant_that_uses_no_cache_keeps_the_others_from_no_proof(catalog: Catalog, tmp_path: Path) -> None:
+    root, made, app = tmp_path / "store", tmp_path / "made", tmp_path / "app.sh"
+    entry = SyclStore(made).add("1x1").bin.relative_to(made).with_suffix("")
+    app.write_text(f"""[ $1 = 1x1 ] || exit 0
+        if [ -e {root}/{entry}.bin ]; then
+            echo "[Persistent Cache]: using cached device binary: {root}/{entry}.bin" >&2
+        else
+            mkdir -p {root}; cp -r {made}/* {root}
+            echo "[Persistent Cache]: device binary has been cached: {root}/{entry}.bin" >&2
+        fi
+    """)
+    workload = Workload(("/bin/sh", str(app), "{shape}"), tmp_path, {}, 60.0, RunSpec(shapes=("1x1", "2x2")))
+    model = Model(ModelName("net"), workload, root)
+    catalog.write(add_model, model)
+
+    async def warm() -> tuple[list[Outcome | None], ModelStatus]:
+        run = await alone(catalog, root).prewarmer._warm(Warm(model, WarmReason.MANUAL, ""), lambda _what: None)
+        offer(catalog, *run.environments)
+        (status,) = await alone(catalog, root).prewarmer.statuses()
+        return [one.outcome for one in run.trials], status
+
+    for _ in range(3):
+        outcomes, status = asyncio.run(warm())
+        assert (outcomes, status.warmth) == ([Outcome.WARMED, Outcome.UNCACHED], Warmth.WARM)
+    app.write_text(app.read_text() + "true\n")
+    (status,) = asyncio.run(alone(catalog, root).prewarmer.statuses())
+    assert (status.warmth, status.changes) == (Warmth.CHANGED, ("app.sh was modified",))
+
+
 @pytest.mark.parametrize("moves", ["", "model", "link"])
 def test_entries_in_a_store_that_a_model_no_longer_uses_prove_nothing(
     catalog: Catalog, tmp_path: Path, moves: str

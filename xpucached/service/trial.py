@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from xpucached import deadlines
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.figures import model_sizes
+from xpucached.catalog.runs import newest_runs
 from xpucached.domain.host import digest_of_variables, given_by
 from xpucached.domain.models import Outcome, RanOn, Trial, WarmReason
 from xpucached.domain.stores import EntryId
@@ -113,7 +114,7 @@ class TrialRunner:
         ``stores`` are those that it writes to, the model's own first; ``known`` is what they hold now.
         """
         found = stores[0]
-        entries, _ = (await self._context.read(model_sizes)).get(model.name, (0, 0))
+        caches = await self._has_entries(model, variant)
         watched = self._watched(model)
         files = await asyncio.to_thread(cache_files.files, watched)
         countless = False
@@ -146,7 +147,7 @@ class TrialRunner:
                 break
         present = cache_files.MOST if files is None else len(files)
         unkept = len(executions[-1].created - after)
-        outcome, detail = _judged(executions, unnamed, added, present, unkept, told=told, caches=entries > 0)
+        outcome, detail = _judged(executions, unnamed, added, present, unkept, told=told, caches=caches)
         if why := await self._doubt(
             model, outcome, executions, after, why_incomplete, found.store.root, countless=countless
         ):
@@ -175,9 +176,19 @@ class TrialRunner:
             use,
         )
         needs = None
-        if outcome is Outcome.WARMED:
+        if outcome in {Outcome.WARMED, Outcome.UNCACHED}:
             needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions, watched)
         return Attempt(trial, tuple(executions), after, needs)
+
+    async def _has_entries(self, model: Model, variant: Variant) -> bool:
+        """Return whether entries of a model may be a variant's: not of one that was seen to use no cache."""
+        entries, _ = (await self._context.read(model_sizes)).get(model.name, (0, 0))
+        telling = {Outcome.WARMED, Outcome.UNCACHED}
+        for run in await self._context.read(newest_runs, model.name):
+            for one in run.trials if run.workload == model.workload.digest else ():
+                if one.variant == variant and one.outcome in telling:
+                    return entries > 0 and one.outcome is Outcome.WARMED
+        return entries > 0
 
     async def beside_cpu(
         self, model: Model, attempts: list[Attempt], reason: WarmReason, tell: Callable[[str], None]
