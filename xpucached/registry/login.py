@@ -133,14 +133,18 @@ class Login:
                 raise RegistryDenied(message, hint=f"if that host is right: --token-host {host}")
             self._safe(url)
         query = [("service", said.get("service", "")), *(("scope", one) for one in self._scopes)]
-        if account is not None and account.is_token:
-            more = [("grant_type", "refresh_token"), ("client_id", "xpucached"), ("refresh_token", account.secret)]
-            form = urlencode([*more, ("service", said.get("service", "")), ("scope", " ".join(self._scopes))]).encode()
-            headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            answer = self._transport.ask("POST", url, headers, form)
-        else:
-            url = url._replace(query="&".join(filter(None, (url.query, urlencode(query)))))
-            answer = self._transport.ask("GET", url, {} if account is None else {"Authorization": account.basic})
+        try:
+            if account is not None and account.is_token:
+                more = [("grant_type", "refresh_token"), ("client_id", "xpucached"), ("refresh_token", account.secret)]
+                more += [("service", said.get("service", "")), ("scope", " ".join(self._scopes))]
+                headers = {"Content-Type": "application/x-www-form-urlencoded"}
+                answer = self._transport.ask("POST", url, headers, urlencode(more).encode())
+            else:
+                url = url._replace(query="&".join(filter(None, (url.query, urlencode(query)))))
+                answer = self._transport.ask("GET", url, {} if account is None else {"Authorization": account.basic})
+        except NoTls as error:
+            # It is not the registry, which might be asked without.
+            raise RegistryError(f"{host}, which gives tokens for {self._where.host}, does not speak TLS") from error
         with answer:
             return self._given(answer, host)
 

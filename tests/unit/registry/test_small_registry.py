@@ -677,6 +677,11 @@ def test_without_tls_only_this_host_is_asked(tmp_path: Path, bundle: Path, regis
         pull(registry, tmp_path / "bundle", access=replace(QUICK, plain_http=False))
     registry.account = False
     pull(registry, tmp_path / "bundle", access=replace(QUICK, plain_http=False))
+    # Who gives tokens is another: that one speaks none is no reason to ask the registry without, again and again.
+    realm = f'Bearer realm="https://{registry.host}/token"'
+    registry.instead = lambda request: request.path == "/v2/" and request.say(401, WWW_Authenticate=realm)
+    with pytest.raises(RegistryError, match=r"which gives tokens for .*, does not speak TLS"):
+        pull(registry, tmp_path / "other", access=replace(QUICK, plain_http=False))
     # Nor is anybody elsewhere told an account without it.
     login = Login(
         reference.parse("192.0.2.7/app"), Transport(ca_file=None, plain_http=True, patience=1), lambda: ME, ()
