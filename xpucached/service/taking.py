@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import math
 import os
 import threading
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     Note = Callable[[Sequence[EntriesCame]], None]
 
+_FILES: Final = 1000
+"""Files of a bundle that are looked at; one has a few for each of its members."""
 _MOST: Final = 64
 """Bundles in the folder that are looked at."""
 _LARGEST: Final = 64 << 20
@@ -219,8 +222,18 @@ def _lying(folder: Path) -> dict[tuple[object, ...], Path]:
             continue
         except OSError:
             continue
-        found[name, status.st_ino, status.st_mtime_ns] = folder / name
+        found[name, status.st_ino, status.st_mtime_ns, *_grown(folder / name / "blobs/sha256")] = folder / name
     return found
+
+
+def _grown(folder: Path) -> tuple[int, ...]:
+    """Return what changes as long as somebody copies into a bundle: how many files it has, and how large they are."""
+    try:
+        with os.scandir(folder) as entries:
+            sizes = [one.stat(follow_symlinks=False).st_size for one in itertools.islice(entries, _FILES)]
+    except OSError:
+        return ()
+    return len(sizes), sum(sizes)
 
 
 def _imported(order: ImportBundle, base: Mapping[str, str], cancel: threading.Event, note: Note) -> ImportReport | None:

@@ -244,6 +244,19 @@ def test_bundles_whose_program_cannot_be_started_now_are_tried_again(
     assert (len(asked), taker.again) == (2, 60.0)
 
 
+def test_a_bundle_that_is_still_being_copied_is_another_one_when_it_is_whole(tmp_path: Path) -> None:
+    blobs = tmp_path / "bundle/blobs/sha256"
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle/index.json").touch()
+    seen = [*taking._lying(tmp_path)]
+    blobs.mkdir(parents=True)
+    for text in ("", "half", "half and half"):
+        (blobs / "77").write_text(text)
+        seen += taking._lying(tmp_path)
+    assert len({*seen}) == 4
+    assert [*taking._lying(tmp_path)] == seen[-1:]
+
+
 def test_a_bundle_whose_directory_is_closed_is_told_of(tmp_path: Path) -> None:
     for name in ("closed", "lost+found", "none"):
         (tmp_path / name).mkdir(0o000 if name != "none" else 0o700)
