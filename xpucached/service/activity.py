@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from xpucached import deadlines
 from xpucached.catalog import days
 from xpucached.catalog.models import all_models
 from xpucached.domain.activity import Compiling, FileAct
@@ -88,7 +89,11 @@ class ActivityTracker:
         began = process_times.started(pid)
         if known is None or (began is not None and known[0] < began <= at):
             # Unknown, or another process has got that number since.
-            program = process_table.program(pid, at, libraries())
+            try:
+                program = deadlines.ask("who a process is", lambda: process_table.program(pid, at, libraries()))
+            except TimeoutError:
+                # Whoever may mount what he likes can have the kernel wait where a process of his is looked at.
+                return None
             if began is None or began > at:
                 return None
             known = (began, program)

@@ -48,6 +48,8 @@ _MOST: Final = 1000
 """Directories that are none of a registered model's and are looked at: whoever writes there may make any number …"""
 _NAMES: Final = 1_000_000
 """… and of so many names."""
+_LOOK: Final = 30.0
+"""Seconds for all programs of the host to be looked at."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -266,7 +268,9 @@ def _answered(root: Path, question: Callable[[], _T], otherwise: _T) -> _T:
 def _used(places: Collection[Path]) -> Mapping[Path, str]:
     """Return why directories stay that a program uses: all of them, where it cannot be seen now which do."""
     try:
-        return {place: f"{user} uses it" for place, user in directory_users.users(places).items()}
+        # A program may have the kernel wait for it where its memory is read: then nobody knows.
+        found = deadlines.ask("who uses directories", lambda: directory_users.users(places), _LOOK)
+        return {place: f"{user} uses it" for place, user in found.items()}
     except OSError as error:
         return dict.fromkeys(places, f"it cannot be seen now whether a program uses it: {error.strerror}")
 

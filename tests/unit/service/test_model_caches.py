@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from xpucached.domain.names import ModelName
 from xpucached.domain.reports import EvictionReport
 from xpucached.domain.stores import ModelCache, StoreState
 from xpucached.domain.workloads import RunSpec
+from xpucached.host import directory_users
 from xpucached.kinds import model_caches, removal
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.render import caches
@@ -461,6 +463,22 @@ def test_where_a_limit_is_passed_the_directories_go_that_were_used_longest_ago(o
     assert {one.path.name: one.stays for one in report.caches} == {"old": "", "middle": ""}
     assert owner.told().keys() == {"new", "pinned", "of-new", "of-old", "of-middle"}
     assert plan(owner, asked=True) == {}
+
+
+def test_directories_stay_while_programs_cannot_be_looked_at(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may mount what he likes can have the kernel wait where a process of his is looked at."""
+    place = fill(owner.models / "former" / "triton")
+    aged(place, 9)
+    removed(owner, "former", 9)
+    stop = threading.Event()
+    monkeypatch.setattr(directory_users, "users", lambda _places: stop.wait(60) and {})
+    monkeypatch.setattr("xpucached.service.model_caches._LOOK", 0.2)
+    try:
+        (one,) = evict(owner).caches
+    finally:
+        stop.set()
+    assert one.stays.startswith("it cannot be seen now whether a program uses it")
+    assert place.exists()
 
 
 LIMITS: Final = ("over-budget", "low-space")
