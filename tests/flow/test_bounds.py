@@ -46,7 +46,9 @@ from xpucached.domain.trash import Repair, Trashed, TrashLabel
 from xpucached.errors import NotFound
 from xpucached.host import drivers, elf, pressure, process_table
 from xpucached.host.pressure import PressureMeter
+from xpucached.host.python_packages import PYTHON
 from xpucached.host.roots import HostRoots
+from xpucached.host.shell_words import SHELLS
 from xpucached.kinds import listing, sycl
 from xpucached.kinds import trash as kinds_trash
 from xpucached.kinds.sycl import (
@@ -963,6 +965,12 @@ def test_no_interpreter_of_a_forged_report_is_more_than_words_and_paths(forged: 
     seen = read_seen(f'{{"interpreters": [{forged}, {good}]}}'.encode())
     assert seen is not None
     assert [one.words for one in seen.interpreters] == [("sh", "run.sh")]
+
+
+def test_what_is_noted_as_an_interpreter_is_followed_as_one() -> None:
+    pythons = interpreters._PYTHONS
+    assert SHELLS | pythons == interpreters._NAMES
+    assert all(PYTHON.match(f"{one}3.13t") for one in pythons)
 
 
 def test_interpreters_are_noted_in_bounded_number_and_shells_leave_room_for_others() -> None:
