@@ -156,7 +156,7 @@ def test_interpreters_that_were_seen_are_followed_within_one_bound(
     words = (sys.executable, "app.py") if way == "imports" else ("sh",) * 100
     places = ":".join(f"/nowhere/{number}" for number in range(100))
     seen = [Workload((*words, str(number)), tmp_path, {"PATH": places, "PYTHONPATH": places}) for number in range(64)]
-    found = proofs.interpreted([*seen, Workload((sys.executable, "beside.py"), tmp_path)])
+    found = proofs.interpreted(seen[0], [*seen, Workload((sys.executable, "beside.py"), tmp_path)])
     # What a word names by its path is found all the same.
     assert found[f"{tmp_path}/beside.py"] is Role.SCRIPT
     assert len(looked) < 2000
@@ -169,7 +169,7 @@ def test_what_a_program_has_open_is_not_looked_for_among_what_we_have(tmp_path: 
     with (tmp_path / "ours").open() as file:
         for name in (f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
             of = workload(tmp_path, sys.executable, name)
-            assert proofs.interpreted([of]).keys() & {name, str(tmp_path / "ours")} == set()
+            assert proofs.interpreted(of, [of]).keys() & {name, str(tmp_path / "ours")} == set()
             assert {one.path for one in proofs.named(of, {}).named} & {name, str(tmp_path / "ours")} == set()
 
 
@@ -181,7 +181,7 @@ def test_what_differs_in_its_arguments_alone_takes_no_room_from_other_scripts(
     (tmp_path / "eval.py").write_text("import beside\n")
     (tmp_path / "beside.py").touch()
     ranks = [Workload((sys.executable, "-u", "train.py", f"--rank={one}"), tmp_path) for one in range(50)]
-    found = proofs.interpreted([*ranks, Workload((sys.executable, "eval.py"), tmp_path)])
+    found = proofs.interpreted(ranks[0], [*ranks, Workload((sys.executable, "eval.py"), tmp_path)])
     assert found[f"{tmp_path}/beside.py"] is Role.MODULE
 
 
@@ -1835,6 +1835,26 @@ def test_what_processes_were_seen_to_be_given_is_neither_kept_nor_told(
     assert any(b"yek-terces" in one for one in kept)
     assert not any("secret-key" in one for one in answers)
     assert not any(b"secret-key" in one for one in kept)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lives", ["", "; true"])
+def test_what_a_script_reads_as_its_own_where_it_goes_counts(keeper: Daemon, application: Path, lives: str) -> None:
+    """Whether its shell becomes the Python, and is not seen there, or waits, and its words name nothing there."""
+    (application / "app").mkdir()
+    (application / "app/env.sh").write_text("export SIZE=1\n")
+    (application / "app/work.py").write_text("import time; open('../cache/k', 'w').close(); time.sleep(0.4)\n")
+    (application / "cache").mkdir()
+    start = "python3 work.py" if lives else "exec python3 work.py"
+    (application / "run.sh").write_text(f'cd "$(dirname "$0")/app"; source env.sh; {start}{lives}\n')
+    keeper.start()
+    words = ("--device", "cpu", "--cache", str(application / "cache"), "--", "bash", "run.sh")
+    keeper.ctl("model", "add", "net", "--directory", str(application), *words)
+    keeper.ctl("prewarm", "net")
+    assert stands(keeper) == ("warm", 0)
+    (application / "app/env.sh").write_text("export SIZE=2\n")
+    keeper.until(lambda: stands(keeper) == ("changed", 1))
+    assert keeper.ask("model", "show", "net")["changes"] == ["app/env.sh was modified"]
 
 
 @pytest.mark.timeout(300)

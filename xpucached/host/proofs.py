@@ -15,7 +15,7 @@ from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host import library_names
 from xpucached.host.dependencies import MOST, Needs
-from xpucached.host.digests import Reader, Unread, digest_names, names, ordinary, told_of_file
+from xpucached.host.digests import Reader, Unread, digest_names, is_file, names, ordinary, told_of_file
 from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
 
@@ -86,12 +86,18 @@ def _script(one: Workload) -> tuple[object, ...]:
     return one.directory, tuple(sorted(one.variables.items())), one.command[:words]
 
 
-def interpreted(some: Sequence[Workload]) -> dict[str, Role]:
-    """Return what interpreters run that were seen at work: scripts, modules, and directories of packages."""
+def interpreted(workload: Workload, some: Sequence[Workload]) -> dict[str, Role]:
+    """Return what interpreters of a workload's run that were seen at work: scripts, modules, directories of packages.
+
+    What its script reads as its own where it goes (``cd app; . ./env.sh``) nobody sees: there its words name that.
+    """
+    words = tuple(path if is_file(path := os.path.join(workload.directory, one)) else one for one in workload.command)
+    went = {one.directory: replace(one, command=words) for one in reversed(some) if one.directory != workload.directory}
+    some = (*some, *(went.values() if words else ()))
     found: dict[str, Role] = {}
     needs: Needs | None = None
     # Many may run the same with other arguments: what only these name comes last, where the bound may be used up.
-    firsts = {_script(one): one for one in reversed(tuple(some))}
+    firsts = {_script(one): one for one in reversed(some)}
     for one in sorted(some, key=lambda one: firsts[_script(one)] is not one):
         needs = Needs(one, {}, needs)
         needs.follow(one.command)

@@ -87,7 +87,7 @@ class ProofKeeper:
         digested = (*self._others(), *self._last(name))
 
         def look() -> DependencySnapshot:
-            told = [path for one in passes for path in _told(one) if site_of(path) is None]
+            told = [path for one in passes for path in _told(workload, one) if site_of(path) is None]
             return proofs.named(workload, os.environ, dict.fromkeys((*mapped, *told)), digested)
 
         return _within(_NOTING, look)
@@ -126,7 +126,7 @@ class ProofKeeper:
                 before,
                 done.mapped,
                 done.mapped_data,
-                _told(done).items(),
+                _told(model.workload, done).items(),
                 ours,
                 last,
                 others,
@@ -283,11 +283,11 @@ def needed_by_all(variants: Sequence[tuple[Dependency, ...] | None]) -> tuple[De
     )
 
 
-def _told(done: RunResult) -> Mapping[str, Role]:
+def _told(workload: Workload, done: RunResult) -> Mapping[str, Role]:
     """Return what processes of a pass told, or were seen to interpret: scripts, modules, directories of packages."""
     seen = [Workload(one.words, Path(one.directory), one.variables) for one in done.interpreters]
     files = done.told.files if done.told is not None else ()
-    return {**proofs.interpreted(seen), **dict.fromkeys(files, Role.MODULE)}
+    return {**proofs.interpreted(workload, seen), **dict.fromkeys(files, Role.MODULE)}
 
 
 @dataclass(frozen=True, slots=True)
