@@ -31,7 +31,7 @@ from xpucached.planning.prewarm import rests_on_successors
 from xpucached.planning.ranking import limited
 from xpucached.planning.trash import SCARCE
 from xpucached.processes.cancellation import to_its_end, until_cancelled
-from xpucached.service.evict_decision import decided
+from xpucached.service.evict_decision import decided, room_after, roomier
 from xpucached.service.owners import answering
 from xpucached.service.revoking import revoked
 
@@ -157,7 +157,7 @@ class Evictor:
                     now,
                     reasons=wanted,
                     asked=asked,
-                    disk_space=measured,
+                    disk_space=roomier(measured, self._caches.store, _freed(one.cache for one in going)),
                     predicted=warm & resting,
                 )
                 if not taken:
@@ -169,16 +169,14 @@ class Evictor:
 
             if not caches:
                 return entries((), asked=asked)
-            held = sum(one.allocated for one in context.catalog.read(store_subtotals))
-            if asked and limited(policy):
-                # What no model needs goes before any directory of a model that there is.
-                held -= entries((), None, asked=False).frees
+            # What no model needs goes before any directory of a model that there is.
+            spare = entries((), None, asked=False) if asked and limited(policy) else EvictionPlan()
+            held = sum(one.allocated for one in context.catalog.read(store_subtotals)) - spare.frees
             good = {one.model: one.good.id for one in proofs if one.good is not None}
             noted = context.catalog.read(noted_runs, good.values())
             # That what is proven lacks its directory now would show nowhere, if it was not noted what it needs.
             stay = {name for name in known if known[name].pinned or (name in good and good[name] not in noted)}
-            ours = self._caches.store
-            room = next((one for one in measured if one.store == ours), None)
+            room = room_after(spare, measured, self._caches.store)
             removed = self._caches.removed()
             if wanted is not None:
                 # Only limits that were asked for make anything go.

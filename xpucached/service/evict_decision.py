@@ -6,6 +6,8 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from xpucached.catalog.preselect import preselect_entries, store_subtotals
 from xpucached.catalog.targets import target_presence
 from xpucached.planning.eviction import plan_eviction
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Model
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import DiskSpace, EvictionPlan, EvictReason, Policy
+    from xpucached.domain.stores import Store
 
 
 def decided(
@@ -67,6 +70,24 @@ def decided(
             rate=rate,
             predicted=predicted,
         )
+
+
+def roomier(disk_space: Sequence[DiskSpace], place: Store, freed: int) -> list[DiskSpace]:
+    """Return the room there is once so many bytes are free where a store lies."""
+    device = next((one.device for one in disk_space if one.store == place), None)
+    return [
+        replace(one, free=one.free + freed) if one.device == device and one.free is not None else one
+        for one in disk_space
+    ]
+
+
+def room_after(plan: EvictionPlan, disk_space: Sequence[DiskSpace], place: Store) -> DiskSpace | None:
+    """Return the room there is where a store lies once the entries of a plan are gone; None if it was not measured."""
+    devices = {one.store: one.device for one in disk_space}
+    here = devices.get(place)
+    freed = (one.entry.entry for one in plan.evict)
+    more = sum(one.allocated for one in freed if devices.get(one.id.store) == here)
+    return next((one for one in roomier(disk_space, place, more) if one.store == place), None)
 
 
 @contextmanager

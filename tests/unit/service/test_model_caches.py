@@ -24,6 +24,7 @@ from xpucached.api.requests import AddModel, GetModel, ListStores, RemoveModel
 from xpucached.catalog.preselect import store_subtotals
 from xpucached.domain.models import RemovedModel
 from xpucached.domain.names import ModelName
+from xpucached.domain.plans import DiskSpace
 from xpucached.domain.reports import EvictionReport
 from xpucached.domain.stores import ModelCache, StoreState
 from xpucached.domain.workloads import RunSpec
@@ -479,6 +480,33 @@ def test_directories_stay_while_programs_cannot_be_looked_at(owner: Owner, monke
         stop.set()
     assert one.stays.startswith("it cannot be seen now whether a program uses it")
     assert place.exists()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize(
+    ("lacking", "entries", "directory"),
+    [(0, False, False), (500_000, True, False), (2_000_000, False, True), (2_700_000, True, True)],
+)
+def test_where_the_disk_is_short_no_more_goes_than_makes_room(
+    owner: Owner, lacking: int, *, entries: bool, directory: bool, gone: bool
+) -> None:
+    """Entries of no model go before a registered model's directory; one of a model that is gone makes room as well."""
+    store = SyclStore(owner.home / ".cache" / "xpucached" / "sycl")
+    for number in range(9):
+        store.add(f"_ZTS2k{number}", size=60_000, age=7200)
+    fill(owner.models / NAME / "triton", 300)
+    aged(owner.models / NAME, 9)
+    removed(owner, NAME, 9) if gone else owner.add(NAME)
+    asyncio.run(owner.service.scanner.scan_stores())
+    settings = owner.context.settings
+    owner.context.settings = replace(settings, policy=replace(settings.policy, min_free_bytes=1 << 30, low_water=100))
+    found = next(one for one in owner.context.catalog.read(store_subtotals) if one.allocated)
+    places = (found.store, owner.service.caches.store)
+    space = [DiskSpace(one, device=7, free=(1 << 30) - lacking) for one in places]
+    plan = asyncio.run(owner.service.evictor.plan(disk_space=space))
+    wanted = (lacking > owner.told()[NAME].allocated, True) if gone else (entries, directory)
+    assert (bool(plan.evict), bool(plan.caches)) == wanted
+    assert plan.frees >= lacking
 
 
 LIMITS: Final = ("over-budget", "low-space")
