@@ -610,6 +610,39 @@ def test_whatever_a_mapped_file_is_called_it_is_seen(tmp_path: Path, name: str) 
     assert str(path) in maps.files
 
 
+def test_a_script_that_another_one_becomes_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_tree, "_pages", lambda pid: (pid, ["1000"]))
+    (tmp_path / "a.sh").write_text("echo; read x; exec sh b.sh\n")
+    (tmp_path / "b.sh").write_text("echo; read x\n")
+    maps = process_tree.Maps()
+    words = ["/bin/sh", "a.sh"]
+    with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+        assert asked.stdout is not None
+        assert asked.stdin is not None
+        for _ in range(2):
+            asked.stdout.readline()
+            for _ in range(2):
+                maps.look([asked.pid], now=True)
+            asked.stdin.write(b"\n")
+            asked.stdin.flush()
+    assert [one["words"] for one in maps.interpreters.report()] == [["/bin/sh", "a.sh"], ["sh", "b.sh"]]
+
+
+def test_steps_of_one_script_leave_room_for_another(tmp_path: Path) -> None:
+    found = Interpreters()
+    for name in ("step.sh", "last.sh"):
+        (tmp_path / name).write_text("echo; read x\n")
+    steps = [["/bin/sh", "step.sh", str(number)] for number in range(interpreters._MOST)]
+    for words in (*steps, ["/bin/sh", "last.sh"]):
+        with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+            assert asked.stdout is not None
+            asked.stdout.readline()
+            for _ in range(2):
+                found.look(asked.pid)
+            asked.kill()
+    assert found.report()[-1]["words"] == ["/bin/sh", "last.sh"]
+
+
 def test_maps_of_a_process_tree_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_tree, "_LINES", 5)
     with contextlib.ExitStack() as stack:
@@ -973,12 +1006,14 @@ def test_what_is_noted_as_an_interpreter_is_followed_as_one() -> None:
     assert all(PYTHON.match(f"{one}3.13t") for one in pythons)
 
 
-def test_interpreters_are_noted_in_bounded_number_and_shells_leave_room_for_others() -> None:
+def test_interpreters_are_noted_in_bounded_number_and_shells_leave_room_for_others(tmp_path: Path) -> None:
     found = Interpreters()
-    python = [sys.executable, "-c", "print(flush=True); input()"]
-    shells = [["/bin/sh", "-c", f"echo; read x; : {number}"] for number in range(interpreters._MOST)]
+    shells = [["/bin/sh", str(tmp_path / f"{number}.sh")] for number in range(interpreters._MOST)]
+    python, long = ([sys.executable, str(tmp_path / name)] for name in ("app.py", "long.py"))
+    for _, script in (*shells, python, long):
+        Path(script).write_text("print(flush=True); input()" if script.endswith(".py") else "echo; read x\n")
     given = {"PATH": "/p", "SECRET": "s"}
-    for words in (*shells, python, [*python, *["x" * 1000] * 1000]):
+    for words in (*shells, python, [*long, *["x" * 1000] * 1000]):
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=given) as asked:
             assert asked.stdout is not None
             # It runs now, and not what forked it.

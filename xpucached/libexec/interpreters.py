@@ -28,6 +28,7 @@ class Interpreters:
     def __init__(self) -> None:
         self._found: dict[str, dict[str, object]] = {}  # by what they are, as JSON
         self._text = 0
+        self._scripts: set[tuple[str, str]] = set()  # by their directories
 
     def look(self, pid: int) -> None:
         """Note a process, if it is an interpreter."""
@@ -45,6 +46,11 @@ class Interpreters:
             return
         variables = (os.fsdecode(one).partition("=") for one in _read(pid, "environ", _VARIABLES))
         leading = {name: value for name, _, value in variables if name in _LEADING}
+        # The same with other arguments, and what has no script, must not take the place of other scripts.
+        script = directory, next((word for word in words[1:] if not word.startswith("-")), "")
+        if script in self._scripts or "-c" in words:
+            share *= _SHARE
+        self._scripts.add(script)
         one: dict[str, object] = {"directory": directory, "words": words, "variables": leading}
         text = json.dumps(one)
         enough = len(self._found) >= _MOST // share or self._text + len(text) > _TEXT // share

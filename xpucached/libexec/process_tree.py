@@ -103,8 +103,8 @@ class PlaceLook(threading.Thread):
 class Maps:
     """Which files the process tree has mapped, libraries above all, and which interpreters are part of it.
 
-    Seen by looking again and again, whenever the size of a process's address space has changed: what somebody maps and
-    lets go between two looks stays unseen.
+    Seen by looking again and again, whenever the size of a process's address space, or its program, has changed: what
+    somebody maps and lets go between two looks stays unseen.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,8 @@ class Maps:
                 break
             with contextlib.suppress(OSError, IndexError):
                 thread, pages = _pages(pid)
-                sizes[pid] = pages[0]
+                # What another program comes to by exec may be as large.
+                sizes[pid] = f"{pages[0]} {_stack(thread)}"
                 if self._sizes.get(pid) != sizes[pid]:
                     self._read(thread)
                     self.interpreters.look(thread)
@@ -216,6 +217,12 @@ def _pages(pid: int) -> tuple[int, list[str]]:
             if (known := _statm(int(thread)))[0] != "0":
                 return int(thread), known
     return pid, pages
+
+
+def _stack(number: int) -> str:
+    """Return where a program's stack begins, which is elsewhere for each that is started."""
+    with open(f"/proc/{number}/stat", "rb") as file:  # noqa: PTH123 - many of them
+        return file.read().rpartition(b")")[2].split()[25].decode()
 
 
 def _statm(number: int) -> list[str]:
