@@ -28,7 +28,7 @@ class Interpreters:
     def __init__(self) -> None:
         self._found: dict[str, dict[str, object]] = {}  # by what they are, as JSON
         self._text = 0
-        self._scripts: set[tuple[str, str]] = set()  # by their directories
+        self._scripts: set[tuple[str, str]] = set()  # of these, each with the directory
 
     def look(self, pid: int) -> None:
         """Note a process, if it is an interpreter."""
@@ -50,12 +50,12 @@ class Interpreters:
         script = directory, next((word for word in words[1:] if not word.startswith("-")), "")
         if script in self._scripts or "-c" in words:
             share *= _SHARE
-        self._scripts.add(script)
         one: dict[str, object] = {"directory": directory, "words": words, "variables": leading}
         text = json.dumps(one)
         enough = len(self._found) >= _MOST // share or self._text + len(text) > _TEXT // share
         if words and text not in self._found and not enough:
             self._found[text] = one
+            self._scripts.add(script)
             self._text += len(text) + 2
 
     def report(self) -> list[dict[str, object]]:
