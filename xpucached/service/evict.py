@@ -184,8 +184,8 @@ class Evictor:
                 free = policy.min_free_bytes if EvictReason.SPACE in wanted else None
                 policy = replace(policy, max_bytes=budget, min_free_bytes=free)
             going = plan_caches(caches, frozenset(stay), policy, room, held, now, removed, asked=asked)
-            going = tuple(one for one in going if wanted is None or one.reason is not CacheReason.GONE)
             plan = entries(going, asked=asked)
+            going = tuple(one for one in going if wanted is None or one.reason is not CacheReason.GONE)
             return replace(plan, caches=going, frees=plan.frees + _freed(one.cache for one in going))
 
         return await asyncio.to_thread(decide)

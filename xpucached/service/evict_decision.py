@@ -87,7 +87,9 @@ def room_after(plan: EvictionPlan, disk_space: Sequence[DiskSpace], place: Store
     here = devices.get(place)
     freed = (one.entry.entry for one in plan.evict)
     more = sum(one.allocated for one in freed if devices.get(one.id.store) == here)
-    return next((one for one in roomier(disk_space, place, more) if one.store == place), None)
+    # The trash of all stores there goes before anything else.
+    trash = sum(one.trash for one in disk_space if one.device == here)
+    return next((replace(one, trash=trash) for one in roomier(disk_space, place, more) if one.store == place), None)
 
 
 @contextmanager

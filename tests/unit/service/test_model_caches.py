@@ -503,10 +503,30 @@ def test_where_the_disk_is_short_no_more_goes_than_makes_room(
     found = next(one for one in owner.context.catalog.read(store_subtotals) if one.allocated)
     places = (found.store, owner.service.caches.store)
     space = [DiskSpace(one, device=7, free=(1 << 30) - lacking) for one in places]
+    # What lies in a store's trash goes before any of that.
+    full = [replace(space[0], trash=lacking), space[1]]
+    trash = asyncio.run(owner.service.evictor.plan(disk_space=full))
+    assert (trash.evict, bool(trash.caches)) == ((), gone)
     plan = asyncio.run(owner.service.evictor.plan(disk_space=space))
     wanted = (lacking > owner.told()[NAME].allocated, True) if gone else (entries, directory)
     assert (bool(plan.evict), bool(plan.caches)) == wanted
     assert plan.frees >= lacking
+
+
+def test_what_is_left_of_a_model_is_counted_as_gone_by_whoever_asks_for_a_limit_alone(owner: Owner) -> None:
+    store = SyclStore(owner.home / ".cache" / "xpucached" / "sycl")
+    for number in range(9):
+        store.add(f"_ZTS2k{number}", size=60_000, age=7200)
+    fill(owner.models / NAME / "triton", 300)
+    aged(owner.models / NAME, 9)
+    removed(owner, NAME, 9)
+    asyncio.run(owner.service.scanner.scan_stores())
+    settings = owner.context.settings
+    limit = sum(one.allocated for one in owner.context.catalog.read(store_subtotals)) + 1
+    owner.context.settings = replace(settings, policy=replace(settings.policy, max_bytes=limit))
+    whole, one = (asyncio.run(owner.service.evictor.plan(reasons=some)) for some in ((), LIMITS[:1]))
+    assert ([each.reason for each in whole.caches], whole.evict) == (["model-gone"], ())
+    assert (one.caches, one.evict) == ((), ())
 
 
 LIMITS: Final = ("over-budget", "low-space")
