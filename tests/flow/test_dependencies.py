@@ -11,6 +11,7 @@ import resource
 import shutil
 import sqlite3
 import sys
+import tempfile
 import threading
 import time
 import tracemalloc
@@ -171,6 +172,13 @@ def test_what_a_program_has_open_is_not_looked_for_among_what_we_have(tmp_path: 
             of = workload(tmp_path, sys.executable, name)
             assert proofs.interpreted(of, [of]).keys() & {name, str(tmp_path / "ours")} == set()
             assert {one.path for one in proofs.named(of, {}).named} & {name, str(tmp_path / "ours")} == set()
+
+
+def test_a_program_in_shared_memory_is_one() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        Path(place, "app.py").touch()
+        of = workload(Path(place), sys.executable, "app.py")
+        assert f"{place}/app.py" in {one.path for one in proofs.named(of, {}).named}
 
 
 def test_what_differs_in_its_arguments_alone_takes_no_room_from_other_scripts(

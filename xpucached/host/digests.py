@@ -18,6 +18,7 @@ _MOST: Final = 2 << 30
 _PIECE: Final = 1 << 20
 
 _NOT_FILES: Final = ("/proc/", "/sys/", "/dev/")
+_OPEN: Final = ("/proc/", "/sys/", "/dev/fd/", "/dev/stdin")
 
 
 class Unread(Exception):
@@ -93,7 +94,7 @@ def beginning(path: str, size: int) -> bytes:
 def is_file(path: str) -> bool:
     """Return whether a regular file lies there; what a program has open (``/dev/fd/3``) is another one here."""
     try:
-        return not path.startswith(_NOT_FILES) and stat.S_ISREG(os.stat(path).st_mode)
+        return not path.startswith(_OPEN) and stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
         return False
 
