@@ -628,6 +628,24 @@ def test_a_script_that_another_one_becomes_is_seen(tmp_path: Path, monkeypatch: 
     assert [one["words"] for one in maps.interpreters.report()] == [["/bin/sh", "a.sh"], ["sh", "b.sh"]]
 
 
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        ("train.py -c a.yaml", "train.py"),
+        ("-W ignore -u train.py", "train.py"),
+        ("-m net.train -c a", "net.train"),
+        ("-eo pipefail run.sh -c", "run.sh"),
+        ("+x --norc run.sh", "run.sh"),
+        ("-lc text", ""),
+        ("-c text", ""),
+        ("-", ""),
+        ("", ""),
+    ],
+)
+def test_what_an_interpreter_runs_is_told_from_its_options(words: str, script: str) -> None:
+    assert interpreters._script(words.split()) == script
+
+
 def test_steps_of_one_script_leave_room_for_another(tmp_path: Path) -> None:
     found = Interpreters()
     for name in ("step.sh", "last.sh"):

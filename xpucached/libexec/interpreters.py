@@ -18,6 +18,7 @@ _WORDS = 16 << 10  # bytes of one's words, and …
 _VARIABLES = 256 << 10  # … variables that are read
 _TEXT = 128 << 10  # bytes of all of them, as JSON; whoever reads the report keeps a mebibyte of it
 _SHARE = 4  # shells may take one part in so many: they may be many, and short
+_WITH_VALUE = ("W", "X", "o", "O")  # how options end whose value is the next word
 _GONE = " (deleted)"
 _OURS = os.path.dirname(os.path.realpath(__file__)) + "/"  # noqa: PTH120 - text beside text
 
@@ -47,8 +48,8 @@ class Interpreters:
         variables = (os.fsdecode(one).partition("=") for one in _read(pid, "environ", _VARIABLES))
         leading = {name: value for name, _, value in variables if name in _LEADING}
         # The same with other arguments, and what has no script, must not take the place of other scripts.
-        script = directory, next((word for word in words[1:] if not word.startswith("-")), "")
-        if script in self._scripts or "-c" in words:
+        script = directory, _script(words[1:])
+        if script in self._scripts or not script[1]:
             share *= _SHARE
         one: dict[str, object] = {"directory": directory, "words": words, "variables": leading}
         text = json.dumps(one)
@@ -61,6 +62,21 @@ class Interpreters:
     def report(self) -> list[dict[str, object]]:
         """Return them, in the order in which they were seen."""
         return list(self._found.values())
+
+
+def _script(words: list[str]) -> str:
+    """Return the script, or the module, that an interpreter runs; empty if it runs a text (``-c``, ``-lc``)."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith(("-", "+")):
+            return word
+        if word == "-m":
+            return next(rest, "")
+        if "c" in word and not word.startswith("--"):
+            return ""
+        if word.endswith(_WITH_VALUE) and not word.startswith("--"):
+            next(rest, "")
+    return ""
 
 
 def _read(pid: int, name: str, most: int) -> list[bytes]:
