@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, Final, Self, cast
 
 from msgspec import Struct, field
 
-from xpucached import messages, state_files
+from xpucached import messages, reading, state_files
 from xpucached.bundle import archive, words
 from xpucached.errors import BadBundle, DiskError, NotFound
 from xpucached.printing import quoted
@@ -99,7 +99,7 @@ class LayoutReader:
         self._places: dict[str, tuple[int, int]] | None = None
         try:
             # What a person names may be a link; nothing below it is.
-            self._root = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            self._root = reading.opened(path)
         except OSError as error:
             raise NotFound(f"{path}: {error.strerror}", hint="name a folder or a tar file with a bundle") from error
         try:

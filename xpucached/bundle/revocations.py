@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from xpucached import state_files
+from xpucached import reading, state_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -142,7 +142,7 @@ def open_to_others(found: os.stat_result) -> str:
 
 def text(folder: int, name: str) -> str:
     """Read a small file that nobody else can write.  Raises OSError and ValueError."""
-    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
+    descriptor = reading.opened(name, dir_fd=folder)
     with state_files.stream(descriptor) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:

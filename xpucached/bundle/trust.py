@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import Struct
 
-from xpucached import messages, state_files
+from xpucached import messages, reading, state_files
 from xpucached.bundle import words
 from xpucached.bundle.layout import Descriptor, canonical, descriptor, parsed
 from xpucached.bundle.revocations import Revocations, key_folders, text
@@ -145,7 +145,7 @@ _PRIVATE: Final = re.compile(rb"^-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----", re.M
 def _secret(path: Path) -> tuple[bytes, bool]:
     """Read a file that may be a key, and say whether others can read it, too.  Raises `NotFound` and `RequestError`."""
     try:
-        file = state_files.stream(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+        file = state_files.stream(reading.opened(path))
     except OSError as error:
         raise NotFound(f"{path}: {error.strerror}", hint="name the file of a signing key") from error
     with file:

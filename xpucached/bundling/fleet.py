@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 from msgspec.structs import replace
 
-from xpucached import codec, messages, state_files
+from xpucached import codec, messages, reading, state_files
 from xpucached.bundle import members
 from xpucached.bundling import drivers
 from xpucached.bundling.signing import verdict
@@ -50,7 +50,6 @@ _LARGEST_TOGETHER: Final = 64 << 20
 _MOST_HOSTS: Final = 10_000
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,254})?")
 """A name that can be given to other programs: what begins with a dash would be an option to them."""
-_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def fingerprint(order: AskFingerprint, progress: Progress) -> FingerprintReport:
@@ -111,7 +110,7 @@ def _sources(order: DiffFleet) -> Iterator[tuple[str, bytes | str]]:
             for name in names:
                 if name.endswith(".json") and not name.startswith("."):
                     # What a person names may be a link; what lies in a folder, to which others may write, is none.
-                    yield _shown(name), _content(path / name, os.O_NOFOLLOW)
+                    yield _shown(name), _content(path / name, follow=False)
         elif os.path.lexists(path):
             yield _shown(path.name), _content(path)
         else:
@@ -122,9 +121,9 @@ def _shown(name: str) -> str:
     return f"./{name}" if name.startswith("-") else name
 
 
-def _content(path: Path, more: int = 0) -> bytes | str:
+def _content(path: Path, *, follow: bool = True) -> bytes | str:
     try:
-        file = state_files.stream(os.open(path, _READ | more))
+        file = state_files.stream(reading.opened(path, follow=follow))
     except OSError as error:
         return f"it cannot be opened: {error.strerror}"
     with file:

@@ -14,6 +14,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
+from xpucached import reading
 from xpucached.catalog import opening, salvage, setting_aside, soundness
 from xpucached.errors import CatalogError, RequestError, XpucachedError
 
@@ -88,6 +89,8 @@ class Catalog:
                 setting_aside.mark(path)
         if apart:
             opening.migrate_apart(path)
+        # A link of somebody's to it must not be opened here, and closed.
+        reading.locks(path)
         opened = opening.connect(path, guest=guest)
         catalog = cls(path, opened.engine, inherited.message if inherited is not None else None)
         catalog.examined = opened.examined
@@ -154,6 +157,7 @@ class Catalog:
             if self._examining is not None:
                 self._examining.interrupt()
         self._engine.dispose()
+        reading.locks_no_more(self.path)
 
     def examine(self) -> None:
         """Read the whole file, if opening it did not; it is used meanwhile.  Raises `CatalogError`, see `mend`."""

@@ -12,6 +12,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Final, Protocol
 
+from xpucached import reading
 from xpucached.domain.bundles import CompilerLibrary
 from xpucached.host.roots import HERE
 
@@ -78,7 +79,7 @@ def _content(path: Path, known: KnownDigests | None) -> str | None:
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, _state: tuple[int, ...]) -> str | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = reading.opened(path)
     except OSError:
         return None
     try:

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import Final
 
-from xpucached import mounts, shortage
+from xpucached import mounts, reading, shortage
 
 _LARGEST: Final = 512 << 20
 """Bytes of a file that is read; of a larger one only size and times are compared."""
@@ -46,7 +46,7 @@ class Reader:
         if not stat.S_ISREG(os.stat(path).st_mode) or not ordinary(path):
             raise Unread
         # It may have become a pipe or a device meanwhile: neither is waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = reading.opened(path)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
@@ -77,7 +77,7 @@ def beginning(path: str, size: int) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode) or not ordinary(path):
             return b""
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = reading.opened(path)
     except OSError as error:
         told_of_file(error)
         return b""

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xpucached import mounts
+from xpucached import mounts, reading
 from xpucached.domain.host import DriverFile
 from xpucached.host import tools
 from xpucached.host.digests import head, told_of_file
@@ -162,7 +162,7 @@ def _icds(variables: Mapping[str, str], places: HostRoots) -> list[str]:
 def _head(path: Path) -> str:
     """Read the beginning of a small text file; empty if it is none.  Raises OSError as `told_of_file`."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = reading.opened(path)
     except OSError as error:
         told_of_file(error)
         return ""

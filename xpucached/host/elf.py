@@ -7,6 +7,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from xpucached import reading
 from xpucached.host.digests import told_of_file
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _searched(path: Path, search: Callable[[int], T | None]) -> T | None:
         # Opening a device has effects of its own.  What is swapped for a pipe meanwhile must not stop us.
         if not stat.S_ISREG(path.stat().st_mode):
             return None
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = reading.opened(path)
     except OSError as error:
         told_of_file(error)
         return None

@@ -6,6 +6,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from xpucached import reading
+
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
@@ -97,7 +99,7 @@ class OpenFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            self.descriptor = reading.opened(path)
         except (OSError, ValueError) as error:
             raise Unreadable(f"it cannot be opened: {getattr(error, 'strerror', None) or error}") from error
         status = os.fstat(self.descriptor)

@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 
 from msgspec import Struct, field
 
-from xpucached import messages, state_files
+from xpucached import messages, reading, state_files
 from xpucached.domain.workloads import is_loopback
 
 _LARGEST: Final = 4 << 20
@@ -75,7 +75,7 @@ def read(path: str, base: str, ask: Ask = at_once) -> tuple[ServerRequest, ...]:
 
 
 def _content(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = reading.opened(path)
     with state_files.stream(descriptor) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise BadRequestsFile(f"{path}: expected a file of requests")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from xpucached import deadlines, messages, state_files
+from xpucached import deadlines, messages, reading, state_files
 from xpucached.errors import RegistryDenied
 from xpucached.processes import credential_helper
 
@@ -25,7 +25,6 @@ _WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 _LARGEST: Final = 1 << 20
 _LONGEST: Final = 32 << 10
 _TOKEN_USER: Final = "<token>"  # noqa: S105 - by this name a helper says that it gives an identity token
-_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOT_FOUND: Final = b"credentials not found"
 
 
@@ -70,7 +69,7 @@ def account(of: Reference, environ: Mapping[str, str]) -> Account | None:
 
 def _read(path: Path) -> dict[str, Json] | None:
     try:
-        file = state_files.stream(os.open(path, _READ))
+        file = state_files.stream(reading.opened(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -89,12 +89,15 @@ class ActivityTracker:
         began = process_times.started(pid)
         if known is None or (began is not None and known[0] < began <= at):
             # Unknown, or another process has got that number since.
-            try:
-                program = deadlines.ask("who a process is", lambda: process_table.program(pid, at, libraries()))
-            except TimeoutError:
-                # Whoever may mount what he likes can have the kernel wait where a process of his is looked at.
-                return None
             if began is None or began > at:
+                return None
+            try:
+                whose = process_times.uid(pid)
+                # Whoever may mount what he likes can have the kernel wait where a process of his is looked at: that
+                # keeps nobody from looking at those of others.
+                place = f"who a process is: {whose} {pid if whose == os.geteuid() else ''}"
+                program = deadlines.ask(place, lambda: process_table.program(pid, at, libraries()))
+            except (TimeoutError, ProcessLookupError, FileNotFoundError, IndexError):
                 return None
             known = (began, program)
             self._programs[pid] = known

@@ -10,6 +10,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from xpucached import reading
 from xpucached.errors import SettingsError
 from xpucached.printing import quoted
 
@@ -67,7 +68,7 @@ def read(path: Path) -> str:
     """
     try:
         # Not blocking, because opening a named pipe would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = reading.opened(path)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:

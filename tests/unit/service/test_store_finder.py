@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -265,6 +266,33 @@ def test_of_what_store_a_touch_is_is_asked_once_for_all_touches(two: Two, monkey
     monkeypatch.setattr(two.finder, "kinds_at", asking)
     asyncio.run(tracker.digest())
     assert sorted(asked) == sorted(store.root for store in two.stores)
+
+
+@pytest.mark.flow
+def test_a_process_that_cannot_be_looked_at_hides_no_other(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may mount what he likes can have the kernel wait where a process of his is looked at."""
+    tracker = ActivityTracker(two.finder._context, two.scanner)
+    stop = threading.Event()
+    look = process_table.program
+    held, free = (subprocess.Popen(["/bin/sleep", "60"]) for _ in range(2))
+
+    def looking(pid: int, *given: object) -> Program | None:
+        return look(pid, *given) if pid != held.pid or not stop.wait(60) else None  # type: ignore[arg-type]
+
+    monkeypatch.setattr(process_table, "program", looking)
+    monkeypatch.setattr(deadlines, "SECONDS", 0.2)
+    now = time.clock_gettime(time.CLOCK_BOOTTIME) + 1
+    try:
+        assert tracker._program(held.pid, now) is None
+        monkeypatch.setattr(deadlines, "SECONDS", 60.0)
+        found = tracker._program(free.pid, now)
+    finally:
+        stop.set()
+        for one in (held, free):
+            one.kill()
+            one.wait()
+    assert found is not None
+    assert found.name == "sleep"
 
 
 def test_a_look_at_all_stores_forgets_what_went_long_ago(two: Two) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from xpucached import state_files
+from xpucached import reading, state_files
 from xpucached.domain.host import DriverFile, Host, Process
 from xpucached.kinds.neo import layout
 
@@ -57,7 +57,7 @@ def without_cache(host: Host) -> tuple[DriverFile, ...]:
 @functools.lru_cache(maxsize=64)
 def _knows_switch(file: DriverFile) -> bool:
     """Return whether a driver's file holds the variable's name.  Raises OSError."""
-    descriptor = os.open(file.target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = reading.opened(file.target)
     with state_files.stream(descriptor) as content:
         before = b""
         for _ in range(_PIECES):

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import deadlines, mounts
+from xpucached import deadlines, mounts, reading
 from xpucached.domain.libraries import SyclRuntime
 from xpucached.host import elf
 from xpucached.host.drivers import replaced
@@ -137,7 +137,7 @@ def generation(library: Path) -> Generation | None:
 def _opened(library: Path) -> Iterator[tuple[int, _Stamp]]:
     """Open a library, and tell its content from others; raise OSError or ValueError for what we do not read."""
     # What is there could be a pipe, which would hold us for ever.
-    descriptor = os.open(library, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = reading.opened(library)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
