@@ -109,7 +109,7 @@ _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # as many as the kernel follows
 _UCRED = 12
 _PASS_RIGHTS = 83  # SO_PASSRIGHTS, which the module does not name
-_ELOOP, _ENOTDIR, _ENOENT = 40, 20, 2
+_ELOOP, _ENOTDIR, _ENOENT, _EOPNOTSUPP = 40, 20, 2, 95
 
 
 class Trusted:
@@ -120,6 +120,8 @@ class Trusted:
         self._users = {0, os.geteuid()} | ({owner} if owner is not None else set())
         self._account = account
         self._groups = groups
+        self.wary = owner not in {None, 0, os.geteuid()}
+        """Whether somebody else says where the way goes on: no program that he has mounted is asked there."""
 
     def others_write(self, found: os.stat_result) -> bool:
         """Return whether somebody else may write to a directory."""
@@ -245,8 +247,8 @@ def enter(path: str, trusted: Trusted) -> tuple[int, str]:
                     raise
                 break
             try:
-                found = os.fstat(step)
                 place = f"{walked.rstrip('/')}/{name}"
+                found = _look(step, place, trusted)
                 if found.st_mode & _TYPE == _LINK:
                     _belongs(found, place, trusted)
                     links += 1
@@ -275,6 +277,18 @@ def enter(path: str, trusted: Trusted) -> tuple[int, str]:
         os.close(here)
         raise
     return here, name
+
+
+def _look(step: int, place: str, trusted: Trusted) -> os.stat_result:
+    """Return what a step on the way is; asks no program that somebody else has mounted: who waits there cannot end."""
+    if trusted.wary:
+        with open(f"/proc/self/fdinfo/{step}", "rb") as told:  # noqa: PTH123 - as above
+            number = next((line.split()[1] for line in told if line.startswith(b"mnt_id:")), b"")
+        with open("/proc/self/mountinfo", "rb") as mounts:  # noqa: PTH123 - as above
+            lines = (line.partition(b" - ") for line in mounts)
+            if any(head.split(b" ", 1)[0] == number and tail.startswith(b"fuse") for head, _, tail in lines):
+                raise OSError(_EOPNOTSUPP, "a file system in user space is on the way, which may never answer", place)
+    return os.fstat(step)
 
 
 def is_there(path: str) -> bool:

@@ -99,6 +99,9 @@ def test_the_way_to_a_user_s_daemon_that_never_answers_does_not_hold_root(
         asking.start()
         try:
             assert answers.get(timeout=PATIENCE) == (False, False, False)
+            # A process does not end while a thread of it waits there, not even by a signal.
+            asking.join(PATIENCE)
+            assert not [one for one in threading.enumerate() if one is asking or one.name == "patience"]
         except queue.Empty:
             pytest.fail("root waits for ever")
         finally:

@@ -111,7 +111,8 @@ def connect(path: str | Path, *, owner: int | None = None, strict: bool = False)
         return ask()
     from xpucached import deadlines  # noqa: PLC0415 - only root asks so
 
-    return deadlines.ask(os.fspath(path), ask, _WAY)
+    # Not by the path, whose links would be gone after first.
+    return deadlines.ask(f"the socket of user {owner}", ask, _WAY)
 
 
 class _Connection(http.client.HTTPConnection):
