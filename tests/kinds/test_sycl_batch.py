@@ -141,3 +141,11 @@ def test_what_a_living_one_makes_slowly_is_not_swept(sycl_store: SyclStore) -> N
     assert look(sycl_store.root).ours == ()
     recipes.clear_staging(os.fspath(sycl_store.root))
     assert beside.is_dir()
+
+
+def test_one_descriptor_that_cannot_be_closed_leaves_no_other_open() -> None:
+    ours, theirs = os.pipe()
+    os.close(theirs)
+    recipes._close([ours, 1 << 30])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ours)

@@ -166,7 +166,7 @@ def take(root: Path, path: Path, note: TrashLabel | None, used: datetime | None 
                 taken = TRASH.take(home, name, device, parent, blank, note, {FOLDER: its})
             except OSError as error:
                 if error.errno == errno.EXDEV:
-                    raise OSError(errno.EXDEV, "the trash lies on another file system") from error
+                    raise OSError(errno.EXDEV, "the trash lies on another file system, or layer of this one") from error
                 raise
             if not taken:
                 raise OSError(errno.ENOSPC, "there is no room for it in the trash")

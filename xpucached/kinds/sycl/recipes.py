@@ -276,7 +276,9 @@ def _wait(descriptors: list[int]) -> None:
 
 def _close(descriptors: list[int]) -> None:
     while descriptors:
-        os.close(descriptors.pop())
+        # Where a file system refuses to the end what was written, `fsync` has told.
+        with contextlib.suppress(OSError):
+            os.close(descriptors.pop())
 
 
 def _write(descriptor: int, content: bytes, mode: int) -> None:

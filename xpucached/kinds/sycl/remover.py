@@ -112,7 +112,13 @@ def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: Content | None,
     with os.scandir(leaf) as listed:
         if len(list(itertools.islice(listed, len(present) + 1))) != len(present):
             return False
-    if not trash_files.take_leaf(root, os.fstat(root).st_dev, parent, leaf, entry, note, present):
+    try:
+        if not trash_files.take_leaf(root, os.fstat(root).st_dev, parent, leaf, entry, note, present):
+            return False
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # Overlayfs renames no directory of a lower layer, but its files.
         return False
     # A program that began to write in between finds its leaf gone, and just stores nothing.
     pause("moved")
