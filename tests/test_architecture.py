@@ -43,8 +43,8 @@ CLI_MAY_KNOW: Final = {
 # What clients know of the kinds, which they do not load: a file of constants.
 CLI_MODULES: Final = {"xpucached.kinds.variables"}
 
-# `python -m xpucached` is the daemon: a door that leads to a room on its own floor.
-SAME_FLOOR: Final = {("__main__", "daemon")}
+# `python -m xpucached` is the daemon: a door that leads to a room on its own floor.  Sockets are guarded by children.
+SAME_FLOOR: Final = {("__main__", "daemon"), ("sockets", "guarded"), ("guarded", "processes")}
 
 PURE: Final = {"answers", "codec", "domain", "errors", "messages", "planning", "printing", "quantities", "render"}
 

@@ -7,8 +7,9 @@ The map of the house, from the top floor down; imports go down only (``tests/tes
     4   service · hostd · bundling · tracing
     3   watch · kinds · inspection · answers
     2   planning · host · watchd · catalog · settings · api · render · incidents · bundle · registry
-    1   binaries · codec · options · quantities · sockets · systemd · logs · streams · deadlines · threads · processes
-    0   domain · errors · guarded · messages · mounts · printing · reading · shortage · sparing · state_files
+    1   binaries · codec · options · quantities · guarded · sockets · systemd · logs · streams · deadlines · threads
+    1   processes
+    0   domain · errors · messages · mounts · printing · reading · shortage · sparing · state_files
 
 Every flow goes *observe → decide → act → record*: ``host``, ``watch`` and ``kinds`` look; ``planning`` decides, and
 does nothing; ``processes``, ``kinds`` act; ``catalog`` remembers.  ``service`` conducts, one module for each flow.

@@ -109,7 +109,7 @@ _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # as many as the kernel follows
 _UCRED = 12
 _PASS_RIGHTS = 83  # SO_PASSRIGHTS, which the module does not name
-_ELOOP, _ENOTDIR, _ENOENT, _EOPNOTSUPP = 40, 20, 2, 95
+_ELOOP, _ENOTDIR, _ENOENT, _EMFILE, _EOPNOTSUPP = 40, 20, 2, 24, 95
 
 
 class Trusted:
@@ -154,10 +154,16 @@ def connect(
     """Connect to a socket of ours; see `descriptor`.  Over a stream nobody hands us anything but bytes."""
     import socket  # noqa: PLC0415 - see above
 
-    from xpucached.guarded import GuardedConnection  # noqa: PLC0415 - as socket
+    from xpucached import guarded  # noqa: PLC0415 - as socket
 
+    if owner is not None and guarded.owes(owner):
+        raise OSError(_EMFILE, f"too much that user {owner} sent cannot be closed")
     number = descriptor(path, owner=owner, account=account, kind=kind, timeout=timeout, strict=strict)
-    return GuardedConnection(fileno=number) if kind == socket.SOCK_STREAM else socket.socket(fileno=number)
+    if kind != socket.SOCK_STREAM:
+        return socket.socket(fileno=number)
+    one = guarded.GuardedConnection(fileno=number)
+    one.uid = -1 if owner is None else owner
+    return one
 
 
 def descriptor(

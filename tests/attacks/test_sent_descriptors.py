@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
+import logging
+import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support.api_stub import running
+from tests.support.api_stub import Standin, handlers, owner_only, running
 from xpucached import guarded, sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
 from xpucached.errors import XpucachedError
-from xpucached.processes import polling
+from xpucached.processes import child, polling
 from xpucached.server import unix_sockets
+from xpucached.server.http_listener import HttpListener, Server
+from xpucached.server.public_thread import PublicListener
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 ASKED: Final = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
@@ -65,9 +72,14 @@ A process does so that ends at once: what waits is the last that holds it, and a
 
 
 @pytest.fixture(autouse=True)
-def older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what the kernel could refuse."""
+def older_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave out what the kernel could refuse; no child that closed something is left."""
     monkeypatch.setattr(sockets, "refuse_descriptors", lambda _one: None)
+    yield
+    for one in guarded._closers:
+        one.wait(60)
+    guarded.close_left()
+    assert not guarded._closers
 
 
 @contextlib.contextmanager
@@ -155,18 +167,14 @@ def test_a_daemon_ends_that_has_not_let_its_sender_in(short_dir: Path) -> None:
         assert ended(attacker)
 
 
-def test_where_no_thread_can_be_had_who_sends_a_descriptor_is_let_go_all_the_same(
+def test_where_no_child_can_be_had_who_sends_a_descriptor_is_let_go_all_the_same(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = threading.Thread.start
-
-    def none_left(thread: threading.Thread) -> None:
-        if thread.name == "closing":
-            raise RuntimeError("can't start new thread")
-        start(thread)
+    def none_left(*_words: object, **_options: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
 
     with running(short_dir) as one, monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", none_left)
+        patch.setattr(child, "start", none_left)
         with sender("connect", one.path, ASKED) as attacker:
             assert ended(attacker)
         with Client(one.path) as honest:
@@ -177,3 +185,171 @@ def test_where_no_thread_can_be_had_who_sends_a_descriptor_is_let_go_all_the_sam
         with Client(one.path) as honest:
             honest.call(requests.GetStatus())
         assert not guarded._left
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Have children whose ends take for ever, as the kernel lets them wait; gives what ends them."""
+    start, started = child.start, []
+
+    def stays(
+        _command: Sequence[str], *, variables: Mapping[str, str], stdin: int, pipes: child.Pipes, shared: Sequence[int]
+    ) -> child.Process:
+        # It does not hear that what it has open is its own alone.
+        words = ("sleep", "1000")
+        started.append(start(words, variables=variables, stdin=stdin, pipes=pipes, shared=shared))
+        return started[-1]
+
+    def end() -> None:
+        monkeypatch.undo()
+        for one in started:
+            child.end(one)
+
+    monkeypatch.setattr(child, "start", stays)
+    yield end
+    end()
+    guarded.close_left()
+    assert not guarded._left
+
+
+def send_one(path: Path) -> socket.socket:
+    """Send a descriptor; give the end that hears of it as soon as nobody has it open any more."""
+    heard, sent = socket.socketpair()
+    with sent, socket.socket(socket.AF_UNIX) as one:
+        one.connect(str(path))
+        socket.send_fds(one, [b"x"], [sent.fileno()])
+        with contextlib.suppress(ConnectionError):
+            one.recv(1)  # until it ended
+    return heard
+
+
+def is_open(heard: socket.socket) -> bool:
+    """Return whether somebody has what was sent."""
+    return not polling.readable(heard.fileno(), seconds=0)
+
+
+def test_many_whose_closing_never_ends_take_few_children_and_no_thread(
+    short_dir: Path, endless: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(short_dir) as one:
+        with Client(one.path) as honest:
+            honest.call(requests.GetStatus())
+        before = {thread.name for thread in threading.enumerate()}
+        heard = [send_one(one.path) for _ in range(guarded._MOST + 20)]
+        with Client(one.path) as honest:
+            honest.call(requests.GetStatus())
+
+        assert len(guarded._closers) == guarded._MOST
+        assert len(guarded._left) == 20
+        new = {thread.name for thread in threading.enumerate()} - before
+        assert not [name for name in new if not name.startswith("asyncio")]  # those answer
+        assert [record.message for record in caplog.records if record.name == guarded.__name__] == [
+            f"16 processes wait for descriptors of user {os.getuid()} to be closed, and more stay open"
+        ]
+        assert all(map(is_open, heard))
+
+        endless()
+        with Client(one.path) as honest:
+            honest.call(requests.GetStatus())
+        assert len(guarded._closers) == 1
+        # All that waited is closed by that one.
+        for end in heard:
+            assert end.recv(1) == b""
+            end.close()
+
+
+def test_where_too_much_cannot_be_closed_everybody_s_socket_rests_and_the_administrators_does_not(
+    short_dir: Path, endless: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(guarded, "_MOST", 1)
+    monkeypatch.setattr(guarded, "_MOST_OPEN", 5)
+
+    def ask(path: Path) -> None:
+        with Client(path) as honest:
+            honest.call(requests.GetStatus())
+
+    def rests() -> list[str]:
+        while not (said := [one.message for one in caplog.records if one.message.startswith("nobody")]):
+            time.sleep(0.01)
+        return said
+
+    def doors() -> HttpListener:
+        return Server(handlers(Standin()), owner_only)
+
+    async def serve() -> None:
+        public, administrators = PublicListener(doors), doors()
+        await public.start([unix_sockets.bind(short_dir / "p", 0o600)])
+        await administrators.start([unix_sockets.bind(short_dir / "a", 0o600)])
+        try:
+            heard = [await asyncio.to_thread(send_one, short_dir / "p") for _ in range(6)]
+            asked = asyncio.create_task(asyncio.to_thread(ask, short_dir / "p"))
+            said = await asyncio.to_thread(rests)
+            await asyncio.to_thread(ask, short_dir / "a")
+            assert not asked.done()
+            assert all(map(is_open, heard))
+
+            endless()
+            await asked
+            assert said == [
+                f"nobody is let in: what was sent by user {os.getuid()} cannot be closed, and too much of it is open"
+            ]
+            assert "asyncio" not in {one.name for one in caplog.records if one.levelno >= logging.WARNING}
+            for end in heard:
+                assert end.recv(1) == b""
+                end.close()
+        finally:
+            await public.stop()
+            await administrators.stop()
+
+    asyncio.run(serve())
+
+
+def test_whose_descriptors_stay_open_is_asked_no_more(
+    short_dir: Path, endless: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarded, "_MOST", 1)
+    monkeypatch.setattr(guarded, "_MOST_OF_ONE", 2)
+    path, uid, heard = short_dir / "s", os.getuid(), []
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        for _ in range(3):
+            with sockets.connect(path, owner=uid) as asks:
+                ours, theirs = socket.socketpair()
+                with listening.accept()[0] as one, theirs:
+                    socket.send_fds(one, [b"x"], [theirs.fileno()])
+                with pytest.raises(ConnectionAbortedError):
+                    asks.recv(1)
+                heard.append(ours)
+        with pytest.raises(OSError, match="cannot be closed"):
+            sockets.connect(path, owner=uid)
+        endless()
+        guarded.close_left()
+        sockets.connect(path, owner=uid).close()
+    for end in heard:
+        assert end.recv(1) == b""
+        end.close()
+
+
+def test_who_has_something_left_to_close_gives_it_away_at_the_end(short_dir: Path) -> None:
+    program = """
+import sys
+from xpucached import guarded, sockets
+from xpucached.processes import child
+start = child.start
+child.start = lambda words, **more: start(("echo", *words), **{**more, "stdout": 1})
+sockets.refuse_descriptors = lambda one: None
+guarded._MOST = 0
+one = sockets.connect(sys.argv[1])
+one.settimeout(60)
+try:
+    one.recv(1)
+except ConnectionAbortedError:
+    one.close()
+print(len(guarded._left), flush=True)
+"""
+    with sender("listen", short_dir / "s", b"x") as attacker:
+        words = [sys.executable, "-c", program, str(short_dir / "s")]
+        asks = subprocess.run(words, stdout=subprocess.PIPE, timeout=60, check=False)
+        assert (asks.returncode, asks.stdout) == (0, b"1\ncat\n")
+        assert ended(attacker)

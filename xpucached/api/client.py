@@ -127,6 +127,7 @@ class _Connection(http.client.HTTPConnection):
         # Kept, because an answer of unknown length takes ``sock`` away with it.
         connected = connect(self._path, owner=self._owner, strict=self._strict)
         self.sock = self.stream = _Socket(fileno=connected.detach())
+        self.stream.uid = -1 if self._owner is None else self._owner
         self.sock.settimeout(self.timeout)
 
 

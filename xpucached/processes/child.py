@@ -3,7 +3,7 @@
 Each has a session of its own, starts in ``/``, inherits no descriptor that is not named, reads nothing, and gets
 variables that are built from nothing: `environment`.  `run` asks one question: it has a deadline, reads what it is
 told with bounds, and ends all that is left of the group.  `start` is for those that are talked with, by `Pipes`;
-whoever starts one calls `end`.
+whoever starts one calls `end`, save for those that end by themselves (`guarded`).
 """
 
 from __future__ import annotations
@@ -170,10 +170,11 @@ def start(
     stdout: int = NOTHING,
     stderr: int = NOTHING,
     pipes: Pipes | None = None,
+    shared: Sequence[int] = (),
 ) -> Process:
     """Start a program.  Raise OSError, or ValueError for words that no program can be given.
 
-    It gets its ends of ``pipes``, which are closed here then: it alone has them.
+    It gets its ends of ``pipes``, which are closed here then: it alone has them; ``shared`` stay open here, too.
     """
     _reap()
     pipes = pipes or Pipes()
@@ -186,7 +187,7 @@ def start(
             stdout=stdout,
             stderr=stderr,
             close_fds=True,
-            pass_fds=[descriptor for descriptor in pipes.theirs if descriptor != stdin],
+            pass_fds=[descriptor for descriptor in (*pipes.theirs, *shared) if descriptor != stdin],
             start_new_session=True,
         )
     finally:

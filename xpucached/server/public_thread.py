@@ -10,6 +10,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from xpucached import guarded
+
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -26,6 +28,7 @@ class PublicListener:
         self._make = listener
         self._door: HttpListener | None = None
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_tell)
         self._thread = threading.Thread(target=self._run, name="public", daemon=True)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -42,6 +45,9 @@ class PublicListener:
             await asyncio.to_thread(self._thread.join)
 
     async def _begin(self, sockets: Sequence[socket.socket]) -> None:
+        for one in sockets:
+            if isinstance(one, guarded.GuardedListener):
+                one.public = True
         self._door = self._make()
         await self._door.start(sockets)
 
@@ -53,6 +59,12 @@ class PublicListener:
             self._loop.run_forever()
         finally:
             self._loop.close()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Tell of what went wrong; that the socket rests is told once, there."""
+    if not isinstance(context.get("exception"), guarded.Resting):
+        loop.default_exception_handler(context)
 
 
 async def here(call: Coroutine[None, None, T]) -> T:
