@@ -24,6 +24,7 @@ from xpucached.kinds.neo import kind as neo
 from xpucached.kinds.table import KINDS
 from xpucached.render import variables
 from xpucached.settings import loading
+from xpucached.watchd import holder_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -368,3 +369,10 @@ def test_who_watches_has_two_rights_a_user_and_the_place_where_daemons_look() ->
     assert str(Path("/run", *unit["RuntimeDirectory"], "watch.sock")) == sockets.WATCH
     assert loading.load(None, user=True, environ={"XDG_RUNTIME_DIR": "/r"}).watch.socket == Path(sockets.WATCH)
     assert unit["ExecStart"] == ["xpucached-watch"]
+
+
+def test_who_watches_is_not_waited_for_where_a_descriptor_keeps_it() -> None:
+    (seconds,) = directives(SYSTEMD / WATCH)["TimeoutStopSec"]
+
+    # systemd waits twice: until it kills, and for what cannot be killed.
+    assert holder_threads._FAREWELL < int(seconds) <= 5
