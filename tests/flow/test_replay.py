@@ -268,6 +268,43 @@ def test_what_is_asked_for_right_after_a_start_is_replayed_and_not_compiled_by_i
 
 @pytest.mark.runtime
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", ["behind a link", "with dots", "removed"])
+def test_a_replay_ends_well_however_the_drivers_own_cache_lies(
+    replayer: Daemon,
+    runtime: Callable[[str], Runtime],
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+) -> None:
+    cache = home / ".cache"
+    if how == "behind a link":
+        (tmp_path / "disk").mkdir()
+        cache.rmdir()
+        cache.symlink_to(tmp_path / "disk")
+    if how == "with dots":
+        monkeypatch.setenv("XDG_CACHE_HOME", f"{home}/../{home.name}/.cache")
+    link = tmp_path / "driver"
+    driven(replayer, runtime("rt2025.2"), link)
+    replayer.start()
+    replayer.ctl("prewarm", *replayer.add_models(runtime("rt2025.2")))
+    entries = len(replayer.rows("ls"))
+    if how == "removed":
+        (cache / "xpucached" / "neo").rmdir()
+    switch(link, runtime("drv2025.3"))
+
+    def ended() -> list[dict[str, object]]:
+        return [row for row in replayer.rows("jobs") if row["kind"] == "replay" and row["state"] in ("done", "failed")]
+
+    replayer.until(lambda: ended() != [])
+    (job,) = ended()
+    assert (job["state"], job["error"]) == ("done", None)
+    report = replayer.ask("jobs", str(job["id"]))["report"]
+    assert (report["rebuilt"], report["failed"]) == (entries, 0)  # type: ignore[index]
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(600)
 def test_a_driver_that_is_away_finds_no_entry_guilty(
     replayer: Daemon, runtime: Callable[[str], Runtime], filled: Path, tmp_path: Path
 ) -> None:

@@ -385,7 +385,14 @@ def test_what_is_compiled_again_goes_where_the_programs_of_its_model_keep_it(hou
     house.live(work)
 
 
-def test_what_a_driver_tells_of_a_replay_is_taken_away_and_nobody_else_has_it_tell(house: House) -> None:
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_a_driver_tells_of_a_replay_is_taken_away_and_nobody_else_has_it_tell(
+    house: House, *, linked: bool
+) -> None:
+    if linked:
+        (house.place / "disk").mkdir()
+        (house.place / "cache").symlink_to("disk")
+
     async def work() -> None:
         context = house.service.context
         results = Publisher(context, ReplayRequest(), ())
@@ -402,7 +409,9 @@ def test_what_a_driver_tells_of_a_replay_is_taken_away_and_nobody_else_has_it_te
             assert list(managed.glob("*.trace")) == ([] if told else [managed / "14393921d7ce9d06.trace"])
         # Of a second driver it would not be known what is whose.
         assert job._traces((("NEO_CACHE_DIR", str(managed)),), OtherDriver((), "other", {})) == {}
-        assert job.filled == {managed}
+        assert job.filled() == {house.root("cache") / "neo"}
+        managed.rmdir()
+        assert job.filled() == frozenset()
 
     house.live(work)
 

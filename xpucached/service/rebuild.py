@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
-from xpucached import mounts
+from xpucached import deadlines, mounts
 from xpucached.catalog.builds import record_build, withdraw_build
 from xpucached.catalog.models import models_by_name
 from xpucached.catalog.recipes import recipe_lineages
@@ -28,7 +28,7 @@ from xpucached.kinds.table import KINDS
 from xpucached.processes import scratch
 from xpucached.processes.cancellation import ended
 from xpucached.processes.compiler import BuildFailed, BuildHung, CompilerKilled, NoCompiler
-from xpucached.service.owners import answers
+from xpucached.service.owners import answers, there
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -260,10 +260,13 @@ class RebuildJob:
             self.cancel.wait(0.5)
         return False
 
-    @property
     def filled(self) -> frozenset[Path]:
-        """The root of the driver's own cache, if compilers told what they put there."""
-        return frozenset() if self._telling is None else frozenset({self._own_store.root})
+        """Return the root of the driver's own cache, if compilers told what they put there, and it is there.  Blocks.
+
+        It may have been removed, and no compiler makes it again.
+        """
+        root = None if self._telling is None else self._own_store().root
+        return frozenset() if root is None or not there(root) else frozenset({root})
 
     def keep_told(self) -> None:
         """Note how what the driver put into its own cache meanwhile is compiled: it is not compiled once more.
@@ -271,7 +274,7 @@ class RebuildJob:
         What is there now is for what is told.  Raises OSError and `CatalogError`.
         """
         driver, recorder = self._telling, KINDS[driver_cache.KIND].recorder
-        store, context = self._own_store, self._context
+        store, context = self._own_store(), self._context
         if driver is None or recorder is None or not answers(store.root):
             return
         host = replace(context.present, devices=driver.devices, driver=driver.driver, drivers=())
@@ -283,21 +286,26 @@ class RebuildJob:
     def forget_told(self) -> None:
         """Take away what the driver told, unread."""
         recorder = KINDS[driver_cache.KIND].recorder
-        if self._telling is not None and recorder is not None and answers(self._own_store.root):
-            recorder.forget(self._own_store)
+        store = self._own_store()
+        if self._telling is not None and recorder is not None and answers(store.root):
+            recorder.forget(store)
 
-    @property
     def _own_store(self) -> Store:
-        return Store(driver_cache.KIND, self._context.settings.managed(driver_cache.KIND))
+        """Return the driver's own managed cache where it lies: none is looked at, or changed, by a link.  Blocks."""
+        named = self._context.settings.managed(driver_cache.KIND)
+        try:
+            return Store(driver_cache.KIND, deadlines.ask(named, lambda: Path(mounts.real(named))))
+        except TimeoutError:
+            return Store(driver_cache.KIND, named)
 
     def _traces(self, caches: tuple[tuple[str, str], ...], driver: OtherDriver) -> Mapping[str, str]:
         """Return what makes the driver tell what goes into its own managed cache; of one driver only."""
-        recorder = KINDS[driver_cache.KIND].recorder
-        if not self.tells or recorder is None or driver_cache.root(caches) != self._own_store.root:
+        recorder, named = KINDS[driver_cache.KIND].recorder, self._context.settings.managed(driver_cache.KIND)
+        if not self.tells or recorder is None or driver_cache.root(caches) != named:
             return {}
         with self._lock:
             self._telling = self._telling or driver
-            return recorder.variables(self._own_store) if self._telling == driver else {}
+            return recorder.variables(Store(driver_cache.KIND, named)) if self._telling == driver else {}
 
     def _caches(self, one: Rebuild) -> tuple[tuple[str, str], ...]:
         """Return what leads the GPU driver to its own cache: as asked for, or as the entry's model has it."""

@@ -308,7 +308,8 @@ class Replayer:
         results.check()
         if plan.rebuild:
             await forget_old(self._context)
-            await self._scanner.scan_stores(work.filled.union(one.entry.entry.id.store.root for one in plan.rebuild))
+            filled = await asyncio.to_thread(work.filled)
+            await self._scanner.scan_stores(filled.union(one.entry.entry.id.store.root for one in plan.rebuild))
             try:
                 await asyncio.to_thread(work.keep_told)
             except (OSError, XpucachedError) as error:
