@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from threading import Event
 
 import pytest
 
-from tests import INSTANCE
+from tests import INSTANCE, REPOSITORY
 from xpucached.domain.host import DriverAnswer, ProbeReport
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import CompilerSpec, Recipe
@@ -341,3 +343,40 @@ def test_driver_that_is_no_library(runtimes: Path, tmp_path: Path) -> None:
     report = ask(variables, 30)
     assert [one for one in report.answers if "OpenCL" in one.platform] == []
     assert "no-opencl-driver" in {problem.code for problem in report.problems}
+
+
+ASKING = """
+import sys
+from xpucached.processes import driver_probe
+driver_probe.ask({"LD_LIBRARY_PATH": sys.argv[1]}, backends=("opencl",))
+"""
+COMPILING = """
+import sys, threading
+from pathlib import Path
+from xpucached.domain.names import EntryKey, KindName
+from xpucached.domain.plans import CompilerSpec, Recipe
+from xpucached.domain.stores import EntryId, Store
+from xpucached.processes.compiler import CompilerProcess
+spec = CompilerSpec(("--backend", "opencl", "--environment", "[null, null, null, null]"))
+recipe = Recipe(EntryId(Store(KindName("sycl"), Path("/")), EntryKey("0")), b"", b"", {})
+CompilerProcess({"LD_LIBRARY_PATH": sys.argv[1]}, spec, "test").build(recipe, threading.Event())
+"""
+
+
+@pytest.mark.parametrize("command", [("-c", ASKING), ("-c", COMPILING), ("-m", "xpucached.cli", "fingerprint")])
+def test_where_a_driver_hangs_nobody_outlives_who_asked_it(tmp_path: Path, command: tuple[str, ...]) -> None:
+    driver = tmp_path / "libOpenCL.so.1"
+    os.mkfifo(driver)
+    variables = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    words = [sys.executable, *command, *([str(tmp_path)] if command[0] == "-c" else [])]
+    asking = subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL, start_new_session=True)
+    # As soon as a process loads it, which waits for what it reads there.
+    writing = os.open(driver, os.O_WRONLY)
+    try:
+        os.killpg(asking.pid, signal.SIGINT if command[0] == "-m" else signal.SIGKILL)
+        asking.wait()
+        readers = select.poll()
+        readers.register(writing, 0)
+        assert readers.poll(30_000) == [(writing, select.POLLERR)]
+    finally:
+        os.close(writing)

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING or __package__:
     from xpucached.libexec import level_zero, opencl
-    from xpucached.libexec.driver_calls import DriverError
+    from xpucached.libexec.driver_calls import DriverError, end_with_starter
 else:
     # It is started by its path, isolated: what else it is made of lies beside it, and nothing else is found there.
     sys.modules["xpucached_libexec"] = _package = ModuleType("xpucached_libexec")
     _package.__path__ = [os.path.dirname(os.path.realpath(__file__))]  # noqa: PTH120 - without pathlib it starts faster
     from xpucached_libexec import level_zero, opencl
-    from xpucached_libexec.driver_calls import DriverError
+    from xpucached_libexec.driver_calls import DriverError, end_with_starter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -293,6 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = ["backend=", "environment=", "fd=", "memory="]
     given = dict(getopt.getopt(sys.argv[1:] if arguments is None else arguments, "", options)[0])
+    end_with_starter()
     answers, memory = int(given["--fd"]), int(given.get("--memory", "0"))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if memory:

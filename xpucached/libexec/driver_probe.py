@@ -24,11 +24,13 @@ TYPE_CHECKING = False  # as in `driver_calls`
 
 if TYPE_CHECKING or __package__:
     from xpucached.libexec import level_zero, opencl, unified_runtime
+    from xpucached.libexec.driver_calls import end_with_starter
 else:
     # It is started by its path, isolated: what else it is made of lies beside it, and nothing else is found there.
     sys.modules["xpucached_libexec"] = _package = ModuleType("xpucached_libexec")
     _package.__path__ = [os.path.dirname(os.path.realpath(__file__))]  # noqa: PTH120 - without pathlib it starts faster
     from xpucached_libexec import level_zero, opencl, unified_runtime
+    from xpucached_libexec.driver_calls import end_with_starter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = getopt.getopt(sys.argv[1:] if arguments is None else arguments, "", ["backend=", "folder=", "fd="])[0]
     backends = [value for option, value in given if option == "--backend"]
     only = {"--folder": "", "--fd": "1", **dict(given)}
+    end_with_starter()
     # A driver that crashes is an answer, not a reason to fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     environments: Environments = []
