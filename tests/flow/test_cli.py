@@ -736,6 +736,27 @@ def test_events_are_followed(served: Running) -> None:
     assert (child.returncode, err) == (130, "")
 
 
+@pytest.mark.parametrize(
+    "words", [("status",), ("ls",), ("env",), ("run", "resnet", "--", "true"), ("prewarm", "resnet")], ids=" ".join
+)
+def test_who_waits_for_a_silent_daemon_may_end_it(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    path = short_dir / "silent.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        monkeypatch.setenv("XPUCACHED_SOCKET", str(path))
+        with started(*words) as child:
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(1)
+                child.send_signal(signal.SIGINT)
+                said = child.communicate()
+
+    assert (child.returncode, *said) == (130, "", "")
+
+
 def test_a_closed_pipe_is_no_disaster(served: Running) -> None:
     served.service.known = [make_entry(number) for number in range(3000)]
     with started("ls") as child:

@@ -17,9 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+# As a shell reports a program that a signal ended: 128 and the signal's number.
+_INTERRUPTED = 130
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; gives the exit status."""
-    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _answered(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _answered(argv: Sequence[str]) -> int:
     if None in {sys.stdin, sys.stdout, sys.stderr}:
         _open_what_was_closed()
     if [*argv] == ["--version"]:
