@@ -239,8 +239,7 @@ def enter(path: str, trusted: Trusted) -> tuple[int, str]:
     above the socket's own may be like /tmp: there nobody can move what is not his, and what is next on the way is not
     his.  Raises `UntrustedPeer`, or what the kernel says.
     """
-    whole = os.path.join(os.getcwd(), path) if not path.startswith("/") else path  # noqa: PTH109, PTH118 - as above
-    names = [name for name in reversed(whole.split("/")) if name not in {"", "."}]
+    names = [name for name in reversed(_whole(path).split("/")) if name not in {"", "."}]
     here, walked, name, links, open_to_all = os.open("/", _STEP), "/", "", 0, False
     try:
         _see(os.fstat(here), walked, trusted)
@@ -318,7 +317,7 @@ def check_way(path: str, trusted: Trusted) -> None:
 
     Raises `UntrustedPeer`, or what the kernel says.
     """
-    folder = os.path.dirname(os.path.join(os.getcwd(), path))  # noqa: PTH109, PTH118, PTH120 - as above
+    folder = os.path.dirname(_whole(path))  # noqa: PTH120 - as above
     try:
         # First of all: it goes no further than the way is ours, and beyond somebody may keep us waiting.
         os.close(enter(f"{folder}/.xpucached-", trusted)[0])
@@ -330,6 +329,11 @@ def check_way(path: str, trusted: Trusted) -> None:
         folder = os.path.dirname(folder)  # noqa: PTH120 - as above
     # Any name that is not there will do: what is at the path itself is not followed.
     os.close(enter(f"{folder}/.xpucached-", trusted)[0])
+
+
+def _whole(path: str) -> str:
+    """Return a path from the root on.  Where we are is asked only if it matters: that directory may be gone."""
+    return path if path.startswith("/") else os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - as above
 
 
 def _see(found: os.stat_result, place: str, trusted: Trusted) -> bool:

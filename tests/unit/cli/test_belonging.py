@@ -51,6 +51,17 @@ def test_what_depends_on_where_a_program_is_or_is_no_path_is_left_out(value: str
     assert left_out(LD_LIBRARY_PATH=value) == (("LD_LIBRARY_PATH",) if value else ())
 
 
+def test_our_own_paths_are_taken_over_in_a_directory_that_is_gone(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = short_dir / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert left_out(LD_LIBRARY_PATH="/usr/lib", OCL_ICD_FILENAMES=f"{short_dir}/not/yet.so") == ()
+    assert left_out(LD_LIBRARY_PATH="lib") == ("LD_LIBRARY_PATH",)
+
+
 def test_what_others_may_change_is_left_out(short_dir: Path) -> None:
     open_to_all = short_dir / "open"
     open_to_all.mkdir()
