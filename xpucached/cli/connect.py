@@ -118,10 +118,11 @@ def _named(path: Path, source: str) -> Client:
     return Client(path, hint=source, source=source)
 
 
-def whose(verb: str) -> XpucachedError:
-    """Say that the host's daemon has nothing of its own."""
+def whose(verb: str, *, of: bool = True) -> XpucachedError:
+    """Say that the host's daemon has nothing of its own; ``of`` is whether the command may be about another user."""
     message = f"the host's daemon has no stores and models of its own, so {verb} needs a user"
-    return RequestError(message, hint=f"say whose: xpucachectl --of USER {verb}; or ask your own: xpucachectl --user")
+    hint = f"say whose: xpucachectl --of USER {verb}; or " if of else ""
+    return RequestError(message, hint=f"{hint}ask your own: xpucachectl --user")
 
 
 def _host() -> Client:

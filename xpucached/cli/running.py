@@ -45,7 +45,7 @@ def _variables(options: Namespace) -> Mapping[str, str]:
     client, hosts = connect.reach(options)
     with client:
         if hosts:
-            raise connect.whose(options.verb)
+            raise connect.whose(options.verb, of=False)
         values = taken_over(client.call(requests.GetEnv(model=options.model)).value)
         if not options.quiet and options.model is not None:
             # With the variables it runs as it should, whether or not there is an answer to this.

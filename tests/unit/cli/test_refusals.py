@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xpucached import cli
-from xpucached.errors import DiskError, Unavailable
+from xpucached.errors import DiskError, RequestError, Unavailable
 
 
 @pytest.mark.parametrize("command", [("bundle", "inspect", "x"), ("inspect", ".")])
@@ -34,6 +34,21 @@ def test_that_nobody_answers_is_json_for_monitoring_that_reads_json(
     assert json.loads(capsys.readouterr().out)["error"]["code"] == Unavailable.code
     assert cli.main(["--user", "status", "--check"]) == 3
     assert capsys.readouterr().out.startswith("XPUCACHED UNKNOWN - no daemon answers")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("env", "net"), "hint: say whose: xpucachectl --of USER env; or ask your own: xpucachectl --user\n"),
+        (("run", "net", "--", "true"), "hint: ask your own: xpucachectl --user\n"),
+    ],
+)
+def test_who_asks_the_hosts_daemon_is_told_what_is_not_refused_next(
+    words: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    assert cli.main(["--system", *words]) == RequestError.exit
+    assert capsys.readouterr().err.endswith(hint)
 
 
 def ended(
