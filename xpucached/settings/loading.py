@@ -68,7 +68,10 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
     places = _places(user=user, environ=environ)
     file = path if path is not None else places.configuration / f"{_NAME}.toml"
     if not file.is_absolute():
-        file = Path.cwd() / file
+        try:
+            file = Path.cwd() / file
+        except FileNotFoundError as error:
+            raise SettingsError(f"{file}: the directory in which this was started is gone") from error
     try:
         toml = Toml.parse(file, read(file))
     except FileNotFoundError as error:

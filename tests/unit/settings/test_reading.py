@@ -31,6 +31,17 @@ def test_a_path_leads_where_links_lead(tmp_path: Path, monkeypatch: pytest.Monke
     assert (found.policy.attempts, found.file) == (4, tmp_path / path)
 
 
+def test_a_path_from_a_directory_that_is_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(SettingsError, match=r"x\.toml: the directory in which this was started is gone"):
+        loading.load(Path("x.toml"), user=True, environ=ENVIRON)
+    assert loading.load(None, user=True, environ=ENVIRON).file == Path("/home/me/.config/xpucached/xpucached.toml")
+
+
 def test_only_a_worker_reads_what_the_host_declares_besides() -> None:
     assert loading.load(None, user=True, environ=ENVIRON).host_models is None
     worker = loading.load(None, user=True, environ=ENVIRON, worker=True)
