@@ -118,7 +118,7 @@ def test_scripts_that_start_one_another_are_followed_however_many(tmp_path: Path
 
 @pytest.mark.parametrize("said", ["before", "later"])
 def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setattr("xpucached.host.dependencies._MOST_LOOKUPS", 300)
+    monkeypatch.setattr("xpucached.host.python_modules._MOST_LOOKUPS", 300)
     (tmp_path / "app.py").write_text("".join(f"import m{number}\n" for number in range(1000)) + "import beside")
     roots = [tmp_path / "roots" / str(number) for number in range(1000)]
     for root in roots:
@@ -142,7 +142,7 @@ def test_imports_are_followed_in_bounded_number(tmp_path: Path, monkeypatch: pyt
 def test_interpreters_that_were_seen_are_followed_within_one_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("xpucached.host.dependencies._MOST_LOOKUPS", 300)
+    monkeypatch.setattr("xpucached.host.python_modules._MOST_LOOKUPS", 300)
     (tmp_path / "app.py").write_text("".join(f"import m{number}\n" for number in range(1000)))
     (tmp_path / "beside.py").touch()
     looked: list[str] = []
@@ -184,7 +184,7 @@ def test_a_program_in_shared_memory_is_one() -> None:
 def test_what_differs_in_its_arguments_alone_takes_no_room_from_other_scripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpucached.host.dependencies._MOST_LOOKUPS", 1000)
+    monkeypatch.setattr("xpucached.host.python_modules._MOST_LOOKUPS", 1000)
     (tmp_path / "train.py").write_text("".join(f"import m{number}\n" for number in range(100)))
     (tmp_path / "eval.py").write_text("import beside\n")
     (tmp_path / "beside.py").touch()
@@ -489,6 +489,41 @@ def test_a_module_is_found_where_another_one_that_is_imported_with_it_says(tmp_p
     found = named(workload(tmp_path / "tools", sys.executable, "test.py"))
     for name in ("models/__init__", "models/net", "models/layers", "parts"):
         assert found[f"{tmp_path}/lib/{name}.py"] is Role.MODULE
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "sys.path.insert(0, os.environ['LIBS'])",
+        "sys.path.insert(0, os.path.join(os.environ['TOP'], 'lib'))",
+        "sys.path.append(os.path.expanduser('~/lib'))",
+        "top = os.environ.get('TOP')\nsys.path.append(f'{top}/lib')",
+    ],
+)
+def test_a_module_is_found_where_variables_and_the_home_say(tmp_path: Path, says: str) -> None:
+    (tmp_path / "far/lib").mkdir(parents=True)
+    (tmp_path / "far/lib/helper.py").touch()
+    (tmp_path / "deep/in/the/app").mkdir(parents=True)
+    (tmp_path / "deep/in/the/app/app.py").write_text(f"import os, sys\n{says}\nimport helper\n")
+    variables = {"LIBS": f"{tmp_path}/far/lib", "TOP": f"{tmp_path}/far", "HOME": f"{tmp_path}/far"}
+    found = named(workload(tmp_path, sys.executable, "deep/in/the/app/app.py", **variables))
+    assert found.get("far/lib/helper.py") is Role.MODULE
+
+
+@pytest.mark.parametrize(
+    "says", ["runpy.run_path('helper.py')", "exec(open('work/other.py').read())", "load('name', 'work/other.py')"]
+)
+def test_a_file_that_is_run_or_loaded_by_its_name_is_followed(tmp_path: Path, says: str) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "app/helper.py").write_text("import part\n")
+    (tmp_path / "app/part.py").touch()
+    (tmp_path / "work/other.py").write_text("import part\n")
+    (tmp_path / "work/part.py").touch()
+    (tmp_path / "app/app.py").write_text(f"{says}\n")
+    found = named(workload(tmp_path, sys.executable, "app/app.py"))
+    place, name = ("app", "helper") if "helper" in says else ("work", "other")
+    assert {one for one, role in found.items() if role is Role.MODULE} == {f"{place}/{name}.py", f"{place}/part.py"}
 
 
 @pytest.mark.parametrize("way", ["word", "script", "here"])

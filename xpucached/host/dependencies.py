@@ -16,62 +16,34 @@ from typing import TYPE_CHECKING, Final
 from xpucached import mounts
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
-from xpucached.host import library_names, python_imports, python_packages, shell_words
+from xpucached.host import library_names, python_packages, shell_words
 from xpucached.host.digests import beginning, is_file, names, ordinary, plain, told_of_file
+from xpucached.host.python_modules import MODULES, MOST, MOST_ROOTS, Modules
 from xpucached.host.python_packages import PYTHON, packages
-from xpucached.printing import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xpucached.domain.models import Workload
 
-MOST: Final = 10_000
-"""Files that are noted of one model."""
-
-_MODULES: Final = 2000
 _MOST_STARTED: Final = 100
 _FOLDER: Final = 4000
 """Names in one directory; a larger one is not listed."""
 _DEPTH: Final = 6
-_TEXT: Final = 1 << 20
-"""Bytes of a script that are searched for imports."""
-_TEXTS: Final = 32 << 20
-"""Bytes that are searched in all."""
 _LONGEST: Final = 4096
-_MOST_IMPORTS: Final = 20_000
-"""Names that the imports of one file are followed for."""
-_MOST_LOOKUPS: Final = 500_000
-"""Places in all at which modules are looked for."""
-_MOST_ROOTS: Final = 64
-"""Directories of ``PYTHONPATH``, of libraries, and those that installed packages add."""
 
 
-class Needs:
-    """Collects paths, each with its first role, up to a number; within what was left of the bounds ``before``."""
+class Needs(Modules):
+    """Collects what a workload needs."""
 
     def __init__(self, workload: Workload, variables: Mapping[str, str], before: Needs | None = None) -> None:
-        self.paths: dict[str, Role] = {}
+        super().__init__(workload, variables, before)
         self._workload = workload
-        self._variables = {**variables, **workload.variables}
-        self._directory = os.fspath(workload.directory)
         self.library_places = [os.path.join(self._directory, one) for one in library_names.given(self._variables)]
-        self._searched: set[str] = set()
-        self._waiting: deque[tuple[str, str, str]] = deque()
-        self._busy, self._in_script, self._lists, self._starts = False, False, True, True
+        self._in_script, self._lists, self._starts = False, True, True
         self._folders: dict[str, None] = {}  # what holds much has the room that is left
         self._scripts: deque[tuple[str, bool]] = deque()
         self._interpreters, self._started = set[str](), set[str]()
-        self._added: list[str] = []  # what interpreters search for modules besides their packages
-        self._missing, self._tried = dict[str, None](), 0  # modules that so many of those, and others, do not have
-        self.left: int = before.left if before is not None else _TEXTS
-        self.lookups: int = before.lookups if before is not None else _MOST_LOOKUPS
-
-    def add(self, path: str, role: Role) -> None:
-        """Note a path, unless there are enough."""
-        # What is no Unicode cannot be written down.  Spaces of other scripts, and what nobody can print, can.
-        if len(self.paths) < MOST and encodable(path) == path:
-            self.paths.setdefault(plain(path), role)
 
     def look(self) -> None:
         """Note what the workload names."""
@@ -146,7 +118,7 @@ class Needs:
     def _pythons(self, places: Iterable[str]) -> None:
         """Note the Pythons, and their packages, of directories in which programs are looked for first."""
         for path in (os.path.join(place, name) for place in places for name in ("python3", "python")):
-            if len(self._interpreters) < _MOST_ROOTS and is_file(path):
+            if len(self._interpreters) < MOST_ROOTS and is_file(path):
                 self.add(path, Role.PROGRAM)
                 self._packages_of(path)
 
@@ -242,7 +214,7 @@ class Needs:
             self._shell_script(path, lists=lists)
 
     def _shell_script(self, path: str, *, lists: bool) -> None:
-        if path not in self._searched and len(self._searched) < _MODULES:
+        if path not in self._searched and len(self._searched) < MODULES:
             self._searched.add(path)
             self._scripts.append((path, lists))
         # Not by recursion: a script may start another one, and so on.
@@ -262,7 +234,7 @@ class Needs:
 
     def _search_by(self, text: str, beside: str) -> None:
         """Look for modules and libraries also where a text says so to programs."""
-        for name, part in shell_words.searched(text, _MOST_ROOTS):
+        for name, part in shell_words.searched(text, MOST_ROOTS):
             # What is not known is a directory of the script's own, if it is not what there was before.
             known = shell_words.expanded(part, self._variables) or "." * (name == "PYTHONPATH" and name not in part)
             places = self._below(known, beside) if known else ()
@@ -270,7 +242,7 @@ class Needs:
                 self._search(places)
             elif name == "PATH":
                 self._pythons(places)
-            elif len(self.library_places) < _MOST_ROOTS:
+            elif len(self.library_places) < MOST_ROOTS:
                 self.library_places += map(os.path.dirname, places) if name == "LD_PRELOAD" else places
 
     def _meant(self, word: str, beside: str) -> str:
@@ -338,63 +310,3 @@ class Needs:
                     here = (*linked, mounts.real(path))
                     if not any(f"{one}/".startswith(real) for one in (*here, mounts.real(self._directory))):
                         self._folder(inner, depth + 1, here)
-
-    # -- Python's modules ---------------------------------------------------------------------------------------------
-
-    def _roots(self) -> list[str]:
-        given = (*self._variables.get("PYTHONPATH", "").split(":"), *self._added)
-        roots = (os.path.normpath(os.path.join(self._directory, one)) for one in given if one)
-        return list(itertools.islice(dict.fromkeys(roots), _MOST_ROOTS))
-
-    def _search(self, places: Iterable[str]) -> None:
-        """Look for modules in these directories, too."""
-        for place in map(os.path.normpath, places):
-            self.lookups -= 1
-            new = place not in self._added and len(self._added) < _MOST_ROOTS
-            if new and self.lookups > 0 and os.path.isdir(place):
-                self._added.append(place)
-
-    def _read(self, path: str, root: str, package: str) -> None:
-        """Search a file for imports; ``package`` is what it is a module of, below ``root``."""
-        if path not in self._searched and len(self._searched) < _MODULES:
-            self._searched.add(path)
-            self._imports(self._text(path), root, package, path)
-
-    def _text(self, path: str) -> str:
-        content = beginning(path, min(_TEXT, self.left))
-        self.left -= len(content)
-        return content.decode("utf-8-sig", "replace")
-
-    def _imports(self, text: str, root: str, package: str, path: str = "") -> None:
-        self._search(python_imports.searched(text, path, self._directory))
-        roots = [root, *(one for one in self._roots() if one != root)]
-        self._modules(itertools.islice(python_imports.imported(text, package), _MOST_IMPORTS), roots)
-
-    def _modules(self, wanted: Iterable[str], roots: Sequence[str]) -> None:
-        """Note the files of modules that lie below these directories, and what they import themselves."""
-        for name in dict.fromkeys(wanted):
-            parts = name.split(".")
-            if not all(python_imports.NAME.match(part) for part in parts):
-                continue
-            for root in roots[: max(0, self.lookups)]:
-                self.lookups -= 1
-                files = list(python_imports.module_files(root, parts))
-                for path, package in files:
-                    self.add(path, Role.MODULE)
-                    # Not by recursion: a chain of imports may be as long as somebody likes.
-                    self._waiting.append((path, root, package))
-                if files:
-                    break
-            else:
-                self._missing |= {name: None} if len(self._missing) < _MOST_IMPORTS else {}
-        if not self._busy:
-            self._busy = True
-            while self._waiting or self._tried < len(self._added):
-                if self._waiting:
-                    self._read(*self._waiting.popleft())
-                else:
-                    # One file may say where modules are that another one imports: ``import _paths``, ``import net``.
-                    places, self._tried = self._added[self._tried :], len(self._added)
-                    missing, self._missing = self._missing, {}
-                    self._modules(missing, places)
-            self._busy = False

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host import library_names
-from xpucached.host.dependencies import MOST, Needs
+from xpucached.host.dependencies import Needs
 from xpucached.host.digests import Reader, Unread, digest_names, is_file, names, ordinary, told_of_file
+from xpucached.host.python_modules import MOST
 from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
 

@@ -11,7 +11,7 @@ from xpucached import mounts
 from xpucached.host.digests import is_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 NAME: Final = re.compile(r"[^\W\d]\w*\Z")
 
@@ -29,7 +29,12 @@ _MOST_LISTED: Final = 1000
 
 _ADDS: Final = ("sys.path", "addsitedir")
 _LITERAL: Final = re.compile(r"[\"']([^\"'\n\0]{1,200})[\"']")
+_SCRIPT: Final = re.compile(r"[\"']([^\"'\n\0]{1,200}\.py)[\"']")
 _MOST_LITERALS: Final = 100
+_MOST_GIVEN: Final = 8
+"""Variables of one text that may say where modules are."""
+_PLACED: Final = re.compile(r"\A\{[^{}]*\}/+")
+"""How a text in quotes may begin that is completed as it runs."""
 _ABOVE: Final = 3
 """Directories above a file that may be added to where modules are looked for."""
 
@@ -75,18 +80,29 @@ def module_files(root: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
         place = inside
 
 
-def searched(text: str, path: str, directory: str) -> Iterator[str]:
+def scripts(text: str, path: str, directory: str) -> Iterator[str]:
+    """Yield where files may be that a text runs or loads by name: beside its own, or in the ``directory``."""
+    for match in itertools.islice(_SCRIPT.finditer(text), _MOST_LITERALS):
+        for place in dict.fromkeys((os.path.dirname(path) or directory, directory)):
+            yield os.path.normpath(os.path.join(place, match[1]))
+
+
+def searched(text: str, path: str, directory: str, variables: Mapping[str, str]) -> Iterator[str]:
     """Yield the places that a text may add to those in which modules are looked for.
 
-    They are those above where its file lies, if it has one, and those that its words name from there, or from the
-    ``directory`` in which the program works.
+    They are those above where its file lies, if it has one, and those that its words name from there, from the
+    ``directory`` in which the program works, or from where one of its ``variables`` leads that it names.
     """
     if not any(word in text for word in _ADDS):
         return
+    words = [match[1] for match in itertools.islice(_LITERAL.finditer(text), _MOST_LITERALS)]
+    given = [variables[one] for one in dict.fromkeys(words) if variables.get(one, "").startswith("/")][:_MOST_GIVEN]
     above = [os.path.dirname(mounts.real(path)) if path else directory]
     for _ in range(_ABOVE if path else 0):
         above.append(os.path.dirname(above[-1]))
-    places = above[1:]
-    for match in itertools.islice(_LITERAL.finditer(text), _MOST_LITERALS):
-        places += (os.path.normpath(os.path.join(place, match[1])) for place in (*above, directory))
+    places = [*above[1:], *given]
+    for word in words:
+        home = variables.get("HOME", "") if word.startswith("~/") else ""
+        meant = f"{home}{word[1:]}" if home else _PLACED.sub("", word)
+        places += (os.path.normpath(os.path.join(place, meant)) for place in (*above, directory, *given))
     yield from (place for place in dict.fromkeys(places) if place.count("/") > 1)

@@ -22,6 +22,7 @@ from pathlib import Path
 _FILES = 200  # that are read in all
 _LARGEST = 1 << 20
 _MAIN = "__name__ == '__main__'"
+_ELSEWHERE = ("sys.path", "addsitedir")
 _LIBRARIES = ("torch", "intel-extension-for-pytorch")
 _USING = {"torch", "intel_extension_for_pytorch"}
 _BUILT_FOR = re.compile(r"^(xpu|cuda|hip)\b[^=\n]*= *(.*)$", re.MULTILINE)
@@ -55,9 +56,10 @@ def main() -> None:
 
 def _missing(options: argparse.Namespace, seen: set[str]) -> list[tuple[str, str]]:
     """Return what is not found, and by which file it is imported; note in ``seen`` all that is imported."""
-    waiting = [(name, "") for name in options.names.split(",") if name]
-    waiting += [(name, "") for name in _imports(options.text or "", main=True)]
-    waiting += [(name, options.file) for name in _imports(_read(options.file), main=True)] if options.file else []
+    named = [name for name in options.names.split(",") if name]
+    texts = [options.text or "", _read(options.file) if options.file else ""]
+    waiting = [(name, "") for name in (*named, *_imports(texts[0], main=True))]
+    waiting += [(name, options.file) for name in _imports(texts[1], main=True)]
     missing: list[tuple[str, str]] = []
     read = 0
     while waiting:
@@ -73,8 +75,11 @@ def _missing(options: argparse.Namespace, seen: set[str]) -> list[tuple[str, str
             missing.append((name, by))
         elif found.origin is not None and options.place and read < _FILES and _is_own(found.origin, options.place):
             read += 1
-            waiting += [(one, found.origin) for one in _imports(_read(found.origin), main=False)]
-    return missing
+            texts.append(_read(found.origin))
+            waiting += [(one, found.origin) for one in _imports(texts[-1], main=False)]
+    # What is found where they say themselves that modules are looked for, only running them tells.
+    elsewhere = any(word in text for text in texts for word in _ELSEWHERE)
+    return [one for one in missing if one[0] in named] if elsewhere else missing
 
 
 def _is_own(file: str, place: str) -> bool:

@@ -66,6 +66,15 @@ def test_modules_and_texts_are_looked_for_too(tmp_path: Path) -> None:
     assert said(tmp_path, sys.executable, "-m", "json.tool") == []
 
 
+def test_where_a_program_says_itself_where_modules_are_nothing_is_missed(tmp_path: Path) -> None:
+    says = "import sys\nsys.path.append(str(sys.argv))\nimport elsewhere\n"
+    (tmp_path / "app.py").write_text("import json, paths, elsewhere\n")
+    (tmp_path / "paths.py").write_text(says)
+    assert said(tmp_path, sys.executable, "app.py") == []
+    assert said(tmp_path, sys.executable, "-c", says) == []
+    assert names(said(tmp_path, sys.executable, "-m", "absent.main")) == [f"absent in {tmp_path}"]
+
+
 @pytest.mark.parametrize(
     "command", [("/bin/true",), ("/no/such/program",), ("/bin/sh", "-c", "import absent"), ("/etc",)]
 )
