@@ -197,7 +197,7 @@ def test_what_differs_in_its_arguments_alone_takes_no_room_from_other_scripts(
 def test_what_directories_hold_takes_no_room_from_what_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("xpucached.host.dependencies.MOST", 300)
+    monkeypatch.setattr("xpucached.host.python_modules.MOST", 300)
     held, work = tmp_path / "held", tmp_path / "work"
     for place in (held, work):
         place.mkdir()
