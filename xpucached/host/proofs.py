@@ -37,6 +37,9 @@ _MOST_LOOKED: Final = 100_000
 _OF_INTERPRETERS: Final = frozenset({Role.SCRIPT, Role.MODULE, Role.PACKAGES})
 """What else their words name a program names as it likes, most often what it writes."""
 
+_NAMED: Final = frozenset({Role.ARGUMENT, Role.FOLDER})
+"""What the words name, be it read or written: only what becomes of it tells."""
+
 FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES, Role.LINK})
 LED: Final = frozenset({Role.PROGRAM, Role.SCRIPT, Role.LINK})
 """What lies beside or in these is loaded from where they lie themselves, whatever link leads there."""
@@ -52,7 +55,10 @@ class DependencySnapshot:
     began: int  #: nanoseconds since 1970, by the clock that the kernel stamps files with
     steady: int  #: the same moment by the clock that nobody sets
     read: Mapping[str, Dependency] = field(default_factory=dict)
-    """By path, with digests: what the words name, and what an earlier pass loaded, with the packages beside it."""
+    """By path, with digests: what the words name, and what an earlier pass loaded, with the packages beside it.
+
+    Before the first pass, and without: what changed while the last proof's run went on.
+    """
     places: tuple[str, ...] = ()  #: where libraries are looked for first
 
 
@@ -64,13 +70,16 @@ def named(
 ) -> DependencySnapshot:
     """Look at what a workload's words name; before another pass read it, and what was ``loaded`` in the one before.
 
-    What is ``digested`` already is not read again.
+    What is ``digested`` already, as in the last proof, is not read again.
     """
     needs = Needs(workload, variables)
     needs.look()
     there = tuple(found for path, role in needs.paths.items() if (found := _look(path, role)) is not None)
-    read: Mapping[str, Dependency] = {}
-    if loaded is not None:
+    read: Mapping[str, Dependency]
+    if loaded is None:
+        again = (_look(one.path, one.role) for one in digested if one.unsettled)
+        read = {one.path: one for one in again if one is not None}
+    else:
         led = library_names.names(loaded, needs.library_places)
         files = {name: _look(name, Role.LIBRARY) for path in led for name in (path, *led[path])}
         beside = Needs(workload, {})
@@ -135,16 +144,24 @@ def needed(
     ``code`` and ``data`` are the files that it mapped, ``told`` what its processes told otherwise: scripts, modules and
     directories of packages.  ``ours`` are the directories of caches, ``others`` what other models need, whose digests
     need not be taken twice.  What it wrote itself is left out: changed data at once (in an earlier pass of the same
-    run, too: ``earlier`` is what there was before that), changed code if it changed in the last proof too, whose
-    dependencies ``last`` are, or was not there before, which those, ``then`` and ``mapped_before``, the code of earlier
-    passes, tell; else such code is unsettled.  Of what directories of the arguments hold changed code is left out as
-    well if the last proof, of the ``same_workload``, left it out.
+    run, too: ``earlier`` is what there was before that), if the last proof, whose dependencies ``last`` are, does not
+    know it; changed code, and such data, if it changed in the last proof too, and now in each pass, or was not there
+    before, which those, ``then`` and ``mapped_before``, the code of earlier passes, tell; else it is unsettled.  Of
+    what directories of the arguments hold changed code is left out as well if the last proof, of the
+    ``same_workload``, left it out.
     """
     ended = time.time_ns()
     known = {one.path: one for one in last}
     reader = Reader()
     passed_over = _passed_over(then, earlier or then, known) if same_workload else set[str]()
-    found = _as_named(then, earlier, known, ours, reader, passed_over)
+    turns = set[str]()
+    if earlier is not None:
+        # What a program writes itself it writes in each pass; who works at it hardly does.
+        first = {one.path: one for one in (*earlier.read.values(), *earlier.named)}
+        turns = _by_turns(then, first, known)
+        still = {one.path for one in (*then.read.values(), *then.named) if alike(first.get(one.path), one)}
+        known |= {path: replace(known[path], unsettled=False) for path in still & known.keys()}
+    found = _as_named(then, earlier, known, ours, reader, passed_over, turns)
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)
@@ -163,7 +180,7 @@ def needed(
     for path in sorted(one.path for one in then.read.values() if (one.inode, one.digest) in mapped):
         seen.add(path, Role.LIBRARY)
     before = {old.path: old for old in then.named}
-    settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role.is_code)}
+    settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role not in _NAMED)}
     settled -= {path for path, one in known.items() if one.unsettled} | passed_over
     for path, role in seen.paths.items():
         # What a directory of the arguments holds may be code all the same, and is no output then.
@@ -176,7 +193,7 @@ def needed(
         own = now is None or old is None or then.began <= now.changed <= ended or not _same(old, now)
         if own and (same := _unchanged(was, now, reader)) is not None:
             found[path] = same
-        elif own and role.is_code and path in settled and (one := now or was or old) is not None:
+        elif own and (role.is_code or path in known) and path in settled and (one := now or was or old) is not None:
             found[path] = replace(one, unsettled=True)
         elif now is not None and not own and (role is not Role.DATA or now.size >= _DATA):
             found[path] = now
@@ -231,6 +248,18 @@ def _passed_over(then: DependencySnapshot, first: DependencySnapshot, known: Map
     return {one.path for one in then.named if known and one.path not in known and os.path.dirname(one.path) not in came}
 
 
+def _by_turns(then: DependencySnapshot, first: Mapping[str, Dependency], known: Mapping[str, Dependency]) -> set[str]:
+    """Return directories in which something was unsettled, and the first pass alone changed something else.
+
+    There a program writes its outputs by turns, and would never be proven.
+    """
+    unsettled = {path for path, one in known.items() if one.unsettled and one.role in _NAMED}
+    places = set(map(os.path.dirname, unsettled))
+    some = (one for one in then.named if os.path.dirname(one.path) in places and one.path not in unsettled)
+    changed = (one for one in some if one.role in _NAMED and not alike(first.get(one.path), one))
+    return {os.path.dirname(one.path) for one in changed if alike(_look(one.path, one.role), one)}
+
+
 def _as_named(
     then: DependencySnapshot,
     earlier: DependencySnapshot | None,
@@ -238,18 +267,23 @@ def _as_named(
     ours: Collection[str],
     reader: Reader,
     passed_over: Collection[str],
+    turns: Collection[str],
 ) -> dict[str, Dependency]:
-    """Return what was named and is as it was, and code that is not; see `needed`."""
+    """Return what was named and is as it was, and what is not and was hardly written by the program; see `needed`."""
     found: dict[str, Dependency] = {}
     first = None if earlier is None else {one.path: one for one in earlier.named}
     for old in then.named:
         # A script that a directory of the arguments holds (``cd sub && python3 app.py``) is no output either.  But one
         # that is gone is, or that the last proof left out: a program that writes such would never be proven.
         script = old.role is Role.ARGUMENT and old.path.endswith((".py", ".sh"))
-        code = old.role.is_code or (script and not _below(old.path, ours))
-        if not code and (_below(old.path, ours) or not (first is None or alike(first.get(old.path), old))):
+        # Nor is what the last proof's run left as it was, or, where there is none, the first of two passes.
+        still = first is None or alike(first.get(old.path), old)
+        read = old.path in known or (first is not None and still and old.path not in passed_over)
+        code = old.role.is_code or ((script or (read and old.role in _NAMED)) and not _below(old.path, ours))
+        if not code and (_below(old.path, ours) or not still):
             continue
         left_out = known[old.path].unsettled if old.path in known else script and old.path in passed_over
+        left_out = left_out or (old.role in _NAMED and os.path.dirname(old.path) in turns)
         now = _look(old.path, old.role)
         if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
             found[old.path] = now
@@ -257,7 +291,7 @@ def _as_named(
             same.version == old.version
         ):
             found[old.path] = same
-        elif code and not left_out and not (script and now is None):
+        elif code and not left_out and (now is not None or old.role not in _NAMED):
             found[old.path] = replace(old, unsettled=True)
     return found
 

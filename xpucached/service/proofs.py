@@ -82,7 +82,8 @@ class ProofKeeper:
     def named(self, name: ModelName, workload: Workload, passes: Sequence[RunResult] = ()) -> DependencySnapshot | None:
         """Look, before a pass, at what the words name and earlier passes loaded; None if that takes too long."""
         if not passes:
-            return _within(_NOTING, lambda: proofs.named(workload, os.environ))
+            last = self._last(name)
+            return _within(_NOTING, lambda: proofs.named(workload, os.environ, None, last))
         mapped = [path for one in passes for path in one.mapped]
         digested = (*self._others(), *self._last(name))
 
@@ -139,6 +140,10 @@ class ProofKeeper:
             return None
         kept = _within(_NOTING, lambda: proofs.filled(map(os.fspath, caches)))
         return (*found, *kept) if kept is not None else None
+
+    def unsettled(self, name: ModelName) -> bool:
+        """Return whether something changed while the last proof's run went on: two passes tell who wrote it."""
+        return any(one.unsettled for one in self._last(name))
 
     def _others(self) -> tuple[Dependency, ...]:
         return tuple(one for needs in tuple(self._needs.values()) for one in needs)

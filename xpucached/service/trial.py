@@ -143,11 +143,15 @@ class TrialRunner:
             files = now
             executions.append(done)
             # Nothing compiled is proof already; and what failed need not be tried twice.
-            if done.outcome is not None or not (done.created or added[-1]):
+            if done.outcome is not None or not (
+                done.created or added[-1] or await asyncio.to_thread(self._proofs.unsettled, model.name)
+            ):
                 break
+        # What was warm had no cold pass, though there were two to tell who writes what is unsettled.
+        counted = executions if executions[0].created or added[0] else executions[-1:]
         present = cache_files.MOST if files is None else len(files)
         unkept = len(executions[-1].created - after)
-        outcome, detail = _judged(executions, unnamed, added, present, unkept, told=told, caches=caches)
+        outcome, detail = _judged(counted, unnamed, added, present, unkept, told=told, caches=caches)
         if why := await self._doubt(
             model, outcome, executions, after, why_incomplete, found.store.root, countless=countless
         ):
@@ -166,18 +170,17 @@ class TrialRunner:
         trial = Trial(
             variant,
             outcome,
-            tuple(one.as_pass() for one in executions),
+            tuple(one.as_pass() for one in counted),
             place,
             device,
             evidence,
-            tuple(one.told.figures for one in executions if one.told is not None and one.told.figures is not None),
+            tuple(one.told.figures for one in counted if one.told is not None and one.told.figures is not None),
             detail,
             executions[-1].output,
             use,
         )
-        needs = None
-        if outcome in {Outcome.WARMED, Outcome.UNCACHED}:
-            needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions, watched)
+        good = outcome in {Outcome.WARMED, Outcome.UNCACHED}
+        needs = await asyncio.to_thread(self._proofs.needed, model, looks, executions, watched) if good else None
         return Attempt(trial, tuple(executions), after, needs)
 
     async def _has_entries(self, model: Model, variant: Variant) -> bool:
