@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -339,6 +340,20 @@ def test_the_doctor_clears_what_makes_programs_hang(host: Daemon, sycl_store: Sy
 
     assert not lock.exists()
     assert not barrier.exists()
+    assert "no file in them makes programs hang" in host.ctl("doctor").stdout
+
+
+def test_the_doctor_tells_of_entries_that_are_known_to_be_damaged(host: Daemon, sycl_store: SyclStore) -> None:
+    damaged, dead = sycl_store.add("_ZTS1a"), sycl_store.add("_ZTS1b")
+    damaged.bin.write_bytes(b"")
+    dead.src.write_bytes(b"")
+    host.start()
+
+    assert "1 damaged entry known to make programs hang" in host.ctl("doctor", "--fix", check=1).stdout
+    assert json.loads(host.ctl("doctor", "--json", check=1).stdout)["data"]["report"]["damaged"] == 1
+    assert host.ctl("doctor", "-q", check=1).stdout == ""
+    host.ctl("verify", "--fix")
+
     assert "no file in them makes programs hang" in host.ctl("doctor").stdout
 
 

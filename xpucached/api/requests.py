@@ -259,7 +259,7 @@ class VerifyStores(Request[Job], frozen=True, kw_only=True):
     """Read everything in these stores, or in all, and say what is wrong; ``fix`` mends what loses nothing.
 
     With ``deep`` each entry is compiled again and compared, where its driver is here.  With ``faults_only`` only what
-    is wrong with a store as a whole.
+    is wrong with a store as a whole, and how many entries are known to be damaged.
     """
 
     stores: tuple[Path, ...] = ()

@@ -267,7 +267,8 @@ def _sound(job: Job | None) -> int:
     bad = any(not one.done and one.effect is not Effect.HARMLESS for one in _findings(job))
     report = job.report if job is not None and isinstance(job.report, VerifyReport) else None
     unread = report is not None and (report.unread or report.unread_parts)
-    return RunFailed.exit if bad or unread or (report is not None and report.untrusted) else 0
+    known = report is not None and (report.untrusted or report.damaged)
+    return RunFailed.exit if bad or unread or known else 0
 
 
 def _replay_request(given: Namespace) -> requests.ReplayEntries:

@@ -87,6 +87,7 @@ class VerifyReport(Struct, frozen=True, tag_field="kind", tag="verify"):
     deep: Comparison | None = None  #: where it was asked for
     unread: int = 0  #: stores that could not be looked at: whether anything is wrong there is not known
     unread_parts: int = 0  #: the same of directories and entries in the others
+    damaged: int = 0  #: entries known to make programs hang, fail or compile again, where entries were not looked at
 
     @property
     def untrusted(self) -> tuple[Problem, ...]:

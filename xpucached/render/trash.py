@@ -77,10 +77,15 @@ def verification(report: VerifyReport, style: TextStyle) -> str:
     if dark := _unread(report):
         words = f"{dark}: whether anything is wrong there is unknown"
         compared = f"\n{style.paint(words, Colour.RED)}; see: xpucachectl stores{compared}"
+    if report.damaged:
+        words = f"{count(report.damaged, 'damaged entry')} known to make programs hang, fail or compile again"
+        compared = f"\n{style.paint(words, Colour.RED)}; mend: xpucachectl verify --fix{compared}"
     if untrusted := problems(report.untrusted, style):
         looked = f"{untrusted}\n{looked}"
     if not rows:
         wrong = f"nothing {'else ' if untrusted else ''}is wrong" if entries else "no file in them makes programs hang"
+        if report.damaged:
+            wrong = "nothing is wrong with them as a whole"
         return f"{looked}: {f'not everything could be read; in the rest {wrong}' if dark else wrong}{compared}"
     heads = ("REF", "WHAT", "COSTS", "FATE", "STORE", "WHY")
     text = table(heads, rows, style)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from xpucached.catalog.entries import defective_entries, entry_page
 from xpucached.catalog.scans import trusted_digests
 from xpucached.catalog.stores import all_stores
-from xpucached.domain.defects import CHANGED, Defect, RepairAction
+from xpucached.domain.defects import CHANGED, Defect, Effect, RepairAction
 from xpucached.domain.host import Problem
 from xpucached.domain.names import group
 from xpucached.domain.plans import NoRecipe
@@ -25,6 +25,7 @@ from xpucached.domain.stores import FoundStore, StoreState
 from xpucached.domain.trash import Finding, Repair
 from xpucached.errors import CatalogError, HostError
 from xpucached.kinds import table
+from xpucached.planning.eviction_context import defective
 from xpucached.planning.repair import Tried, plan_mending
 from xpucached.processes.cancellation import to_its_end
 from xpucached.service.compare import quarantine
@@ -178,15 +179,24 @@ class Verifier:
         for found in stores:
             for one in await asyncio.to_thread(self._faults, found, fix=fix):
                 findings[one.store, one.fault] = one
-        compared = None
-        if not faults_only:
-            wanted = frozenset(found.store.root for found in stores)
+        compared, damaged = None, 0
+        wanted = frozenset(found.store.root for found in stores)
+        if faults_only:
+            damaged = await asyncio.to_thread(self._known, wanted)
+        else:
             rebuilt = await self._entries(wanted, findings, handle, fix=fix)
             if deep:
                 compared = await self._comparer.compare(wanted, handle, rebuilt)
                 await self._drop_what_is_over(wanted, findings)
         every = tuple(findings.values())
-        return VerifyReport(fix, len(stores), entries, every, deep=compared, unread=unread, unread_parts=unread_parts)
+        return VerifyReport(
+            fix, len(stores), entries, every, deep=compared, unread=unread, unread_parts=unread_parts, damaged=damaged
+        )
+
+    def _known(self, roots: frozenset[Path]) -> int:
+        """Count the entries of which the catalog knows that programs hang, fail or compile again for them."""
+        entries = [one for one in self._context.catalog.read(defective_entries) if one.entry.id.store.root in roots]
+        return sum(defective(one) and one.entry.effect is not Effect.DEAD for one in entries)
 
     def _faults(self, found: FoundStore, *, fix: bool) -> list[Finding]:
         now = self._context.clock()
