@@ -24,7 +24,7 @@ from xpucached.host.core_slots import CoreBudget
 from xpucached.kinds import build_options, driver_cache
 from xpucached.kinds.table import KINDS
 from xpucached.processes import child, scratch
-from xpucached.processes.compiler import BuildFailed, CompilerProcess, NoCompiler
+from xpucached.processes.compiler import BuildFailed, CompilerKilled, CompilerProcess, NoCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 _MOST_WORKERS: Final = 8
 _MOST_ABSENT: Final = 3
 """So often a compiler is started in vain before the rest is given up."""
+_MOST_KILLED: Final = 10
+"""So many are killed one after the other before that: a few programs that take all memory do not stop the rest."""
 _LONGEST_WORDS: Final = 200
 
 
@@ -138,6 +140,8 @@ class Recompiler:
         self._lock = threading.Lock()
         self._cores = CoreBudget()
         self._absent = 0
+        self._killed = 0  #: compilers since one was not
+        self._without = ""  #: why there is no compiler for the rest
         self._cancel = threading.Event()
         self._broken: list[BaseException] = []
         self.made: list[MadeEntry] = []
@@ -176,8 +180,8 @@ class Recompiler:
                 one.join()
         if self._broken:
             raise self._broken[0]
-        if self._absent >= _MOST_ABSENT:
-            raise HostError(f"no compiler can be started: {self.failures[-1].why}", hint="see: xpucachectl devices")
+        if self._without:
+            raise HostError(self._without, hint="see: xpucachectl devices")
 
     def _is_late(self, number: int, first: int) -> bool:
         """Return whether the time is up for a recipe, and remember where to go on; the first one always has time."""
@@ -239,14 +243,13 @@ class Recompiler:
             answer, seconds = compiler.build(item.recipe, self._cancel, self._limit)
             made = rebuilder.made(item.recipe, item.target, self._used.host, answer, Path(place))
         except NoCompiler as error:
-            self._absent += 1
-            self._fail(item, str(error))
-            if self._absent >= _MOST_ABSENT:
-                self._cancel.set()
+            self._miss(error, self._fail(item, str(error)))
             return
         except (BuildFailed, OSError) as error:
             self._fail(item, str(error))
             return
+        with self._lock:
+            self._killed = 0
         if isinstance(made, str):
             self._fail(item, made)
             return
@@ -283,11 +286,29 @@ class Recompiler:
             done = len(self.made) + self.present + len(self.failures)
             self._progress(done, self._total, "compiling")
 
-    def _fail(self, item: Wanted, words: str) -> None:
+    def _miss(self, error: NoCompiler, why: str) -> None:
+        """Give up where there is no compiler again and again; what was cancelled says nothing of that."""
+        with self._lock:
+            if self._cancel.is_set():
+                return
+            if isinstance(error, CompilerKilled):
+                self._killed += 1
+            else:
+                self._absent += 1
+            if self._absent >= _MOST_ABSENT:
+                self._without = f"no compiler can be started: {why}"
+            elif self._killed >= _MOST_KILLED:
+                self._without = f"one compiler after the other was killed: {why}"
+            if self._without:
+                self._cancel.set()
+
+    def _fail(self, item: Wanted, words: str) -> str:
+        """Note that nothing came of a recipe, and give why, in one line."""
         line = next(filter(None, map(str.strip, words.splitlines())), "the compiler refused it")
         with self._lock:
             self.failures.append(RecipeFailure(item.target.kind, item.recipe.entry.key, line[:_LONGEST_WORDS]))
         self._count()
+        return line[:_LONGEST_WORDS]
 
 
 def wanted(

@@ -128,6 +128,8 @@ class CompilerProcess:
             ready = self._line(cancel, _START, time.monotonic() + _START)
         except BuildFailed as error:
             self.close()
+            if isinstance(error, CompilerKilled):
+                raise
             raise NoCompiler(str(error)) from error
         if ready.get("ready") is not True:
             self.close()

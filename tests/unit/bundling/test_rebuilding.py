@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.support.builders import native
 from tests.support.bundles import TARGET
 from xpucached.bundling.drivers import UsedDriver
 from xpucached.bundling.rebuilding import Recompiler, Wanted
@@ -18,7 +20,7 @@ from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.names import EntryKey
 from xpucached.domain.plans import Recipe
 from xpucached.domain.stores import EntryId, Store
-from xpucached.errors import XpucachedError
+from xpucached.errors import HostError, XpucachedError
 from xpucached.processes.compiler import CompilerProcess, NoCompiler
 
 if TYPE_CHECKING:
@@ -26,6 +28,44 @@ if TYPE_CHECKING:
 
     from xpucached.domain.bundles import MadeEntry
     from xpucached.kinds.interface import Rebuilder
+
+MORTAL = """
+import json, os, signal, sys
+answers = os.fdopen(int(sys.argv[sys.argv.index("--fd") + 1]), "wb", 0)
+answers.write(b'{"ready": true}\\n')
+for line in sys.stdin.buffer:
+    head = json.loads(line)
+    options, image = (sys.stdin.buffer.read(head[one]) for one in ("options", "image"))
+    if options == b"-D large":
+        os.kill(os.getpid(), signal.SIGKILL)
+    answers.write(json.dumps({"id": 1, "seconds": 0.1, "binary": len(image)}).encode() + b"\\n" + image)
+"""
+"""A compiler that gives back what it is given, and that is killed as by a host without memory."""
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(
+    ("begins", "killed", "gives_up"), [("", 9, False), ("", 10, True), ("import os; os.kill(os.getpid(), 9)", 9, True)]
+)
+def test_some_compilers_that_are_killed_do_not_stop_the_rest(
+    tmp_path: Path, begins: str, killed: int, *, gives_up: bool
+) -> None:
+    tool = tmp_path / "compiler"
+    tool.write_text(f"#!{sys.executable}\n{begins}\n{MORTAL}")
+    tool.chmod(0o755)
+    now = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
+    used = UsedDriver(OtherDriver((TARGET,), "", {}, (str(tool),)), now, {})
+    store = Store(TARGET.kind, tmp_path / "store")
+    store.root.mkdir()
+    facts = {"file-mode": "644", "directory-mode": "755"}
+    todo = []
+    for number, options in enumerate([b"-D large"] * killed + [b"-D a"] + [b"-D large"] * 9 + [b"-D b"]):
+        entry = EntryId(store, EntryKey(f"0/1/2/{number}/0"))
+        todo.append(Wanted(Recipe(entry, native(300 + number), options, facts), TARGET))
+    compiled = Recompiler(used, {TARGET.kind: store.root}, 60, lambda *_: None, len(todo), threads=1, trusted=True)
+    with pytest.raises(HostError, match="one compiler after the other was killed") if gives_up else nullcontext():
+        compiled.run(iter(todo))
+    assert (len(compiled.made), len(compiled.failures)) == ((0, 10) if gives_up else (2, 18))
 
 
 @pytest.mark.parametrize(
