@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +51,10 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
 def _check(config: settings.Settings, *, user: bool) -> int:
     """Say what is wrong with model files; return the exit status.  Who serves reads them as any other look does."""
     found, problems = (model_files.models if user else model_files.owners)(config.paths.models)
+    if isinstance(found, Mapping):
+        from xpucached.hostd import users  # noqa: PLC0415 - users' daemons need none of it
+
+        problems += tuple(users.misnamed(found.values(), users.Accounts()).values())
     for message in (*config.unknown_users.values(), *(problem.message for problem in problems)):
         print(f"xpucached: {safe(message)}", file=sys.stderr)  # noqa: T201 - this is what --check is for
     refused = f", {len(problems)} refused" if problems else ""

@@ -166,7 +166,7 @@ def read_users(
     if problems:
         named = {**before, **named}
     numbers: dict[str, int] = {}
-    unknown: dict[str, Problem] = {}
+    unknown = misnamed(named.values(), accounts)
     for where, name in (
         *(("a model file", one) for one in named.values()),
         *(("workers.include", one) for one in config.workers.include),
@@ -181,12 +181,28 @@ def read_users(
             accounts.named(name)
         except KeyError:
             unknown.setdefault(name, Problem("no-such-user", said, _CORRECT))
-    owners = {model: numbers[name] for model, name in named.items() if name in numbers}
+    owners = {model: numbers[name] for model, name in named.items() if name in numbers and name not in unknown}
     people = managed_users(config.workers, numbers, etc, host_daemon=os.getuid(), accounts=accounts)
     missing = names_missing(sorted(accounts.missing[uid] for uid in people if uid in accounts.missing))
     outdated = loading.outdated(config, "systemctl reload xpucached")
     told = (*problems, *unknown.values(), *missing, *outdated)
     return ManagedUsers(people, named, owners, told, accounts.elsewhere(people))
+
+
+def misnamed(named: Iterable[str], accounts: Accounts) -> dict[str, Problem]:
+    """Return which users of model files are called otherwise: a directory service may know a user by several names.
+
+    A worker knows its user's own name and number, and no other: such a model would be nobody's.
+    """
+    found = {}
+    for name in named:
+        with contextlib.suppress(KeyError, ValueError):
+            uid, _ = accounts.named(name)
+            _, own = accounts.named(str(uid))
+            if not model_files.means(name, uid, own):
+                message = f"a model file names the user {name}, who is {own} here"
+                found[name] = Problem("no-such-user", message, f'write: user = "{own}"')
+    return found
 
 
 def user(name: str) -> pwd.struct_passwd:

@@ -57,7 +57,9 @@ def _account() -> str:
 def _read(folder: Path, user: str | None = None) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
     """Read the model files of a folder.  Raises `Unavailable` where they do not answer: other looks go on."""
     try:
-        return deadlines.ask(("models", folder), lambda: model_files.models(folder, user=user), _READING)
+        return deadlines.ask(
+            ("models", folder), lambda: model_files.models(folder, user=user, uid=os.getuid()), _READING
+        )
     except TimeoutError as error:
         raise Unavailable(f"{folder}: {error.strerror}", hint="what they said before stays; see: findmnt") from error
 

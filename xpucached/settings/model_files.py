@@ -62,21 +62,26 @@ KEYS: Final = {
 """What may stand in a model file."""
 
 
-def models(directory: Path, *, user: str | None = None) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
+def models(directory: Path, *, user: str | None = None, uid: int = -1) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
     """Read every ``*.toml`` of a directory, in the order of their names.
 
     Gives the models, and what is wrong: one `Problem` per mistake, its subject the file.  Without the directory there
     are no models, which is fine; where it cannot be read, it is itself the subject.  ``user`` says that the directory
-    is the host's, and whose models are wanted of it.
+    is the host's, and with ``uid`` whose models are wanted of it.
     """
     found, problems = _all(directory, host=user is not None)
-    return tuple(model for model, whose in found if user is None or whose == user), problems
+    return tuple(model for model, whose in found if user is None or means(whose, uid, user)), problems
 
 
 def owners(directory: Path) -> tuple[Mapping[ModelName, str], tuple[Problem, ...]]:
     """Tell whose each model of the host's directory is, and what is wrong there, as far as we may see programs."""
     found, problems = _all(directory, host=True, foreign=True)
     return {model.name: whose for model, whose in found}, problems
+
+
+def means(whose: str, uid: int, name: str) -> bool:
+    """Return whether a model file means the user of this number and name: his worker and the host's daemon agree."""
+    return whose == (str(uid) if whose.isdecimal() else name)
 
 
 def _all(directory: Path, *, host: bool, foreign: bool = False) -> tuple[list[tuple[Model, str]], tuple[Problem, ...]]:

@@ -1585,6 +1585,26 @@ def test_what_cannot_be_written_down_is_a_problem_until_it_can(tmp_path: Path) -
 # -- models of the host ---------------------------------------------------------------------------------------------
 
 
+def test_a_worker_and_the_host_s_daemon_agree_whose_a_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = pwd.getpwuid(os.getuid())
+    usual = pwd.getpwnam
+    # As a directory service does, for which names are the same in capitals.
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: own if name == "Somebody" else usual(name))
+    folder = tmp_path / "models.d"
+    folder.mkdir()
+    names = {"a": own.pw_name, "b": str(own.pw_uid), "c": "Somebody", "d": f"0{own.pw_uid}"}
+    for name, user in names.items():
+        (folder / f"{name}.toml").write_text(f'user = "{user}"\ncommand = ["/bin/true"]\n')
+    config = loading.load(None, user=False, environ={})
+    found = read_users(replace(config, paths=replace(config.paths, models=folder)), {}, {}, {})
+    mine, _ = model_files.models(folder, user=own.pw_name, uid=own.pw_uid)
+
+    assert [model.name for model in mine] == sorted(found.owners) == ["a", "b"]
+    assert [(one.code, one.message) for one in found.problems] == [
+        ("no-such-user", f"a model file names the user {names[name]}, who is {own.pw_name} here") for name in "cd"
+    ]
+
+
 def test_a_model_of_the_host_is_its_user_s(tmp_path: Path) -> None:
     for name, text in {
         "a": 'user = "llm"\ncommand = ["/bin/true"]\n',
