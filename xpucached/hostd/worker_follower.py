@@ -34,6 +34,9 @@ client (60 s) is not."""
 _ENDING: Final = 2.0
 """So long systemd may take to notice that a worker has ended."""
 
+_GONE: Final = 75.0
+"""So long a worker may take to leave: systemd gives up after twice the time that its unit says (TimeoutStopSec=)."""
+
 _BEAT: Final = 1.0
 _SLOW_BEAT: Final = 10.0
 
@@ -45,7 +48,7 @@ _PAUSE: Final = 20.0
 
 _SOON: Final = 0.1
 _LATER: Final = 2.0
-"""Seconds until a worker that is starting is asked again: at first, and at most."""
+"""Seconds until a worker that is starting, or leaving, is asked again: at first, and at most."""
 
 
 class _Stopped(Unavailable):
@@ -188,9 +191,13 @@ class WorkerFollower:
         self._known.say(uid, state=WorkerState.STARTING)
         self.aside.discard(uid)
         state = await self._unit_state(uid)
+        pause, end = _SOON, asyncio.get_running_loop().time() + _GONE
         while state.ending:
-            # systemd starts its socket only when it has ended (TimeoutStopSec=), and it would come without one.
-            await asyncio.sleep(_SOON)
+            # systemd starts its socket only when it has ended, and it would come without one.
+            if asyncio.get_running_loop().time() > end:
+                raise Unavailable("the one before it does not end")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LATER)
             state = await self._unit_state(uid)
         end = asyncio.get_running_loop().time() + _ANSWER
         # One that systemd starts again by itself has a pause to keep, which a start would end.

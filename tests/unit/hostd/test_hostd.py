@@ -424,6 +424,30 @@ def test_a_worker_that_is_leaving_is_started_when_it_has_left(tmp_path: Path, mo
     assert left == [True]
 
 
+def test_a_worker_that_never_leaves_is_given_up_and_seldom_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Stays(WorkerUnitsStub):
+        async def unit_state(self, uid: int, /) -> units.UnitState:
+            asked.append(uid)
+            return units.UnitState(active=True, failed=False, ending=True)
+
+    monkeypatch.setattr(f"{worker_follower}._SOON", 0.001)
+    monkeypatch.setattr(f"{worker_follower}._GONE", 1)
+    one = make(tmp_path, worker_units := Stays(), tmp_path / "nobody")
+
+    async def work() -> None:
+        with pytest.raises(Unavailable, match="does not end"):
+            await one._workers._begin(OURS)
+
+    go(one, work)
+    assert worker_units.started == []
+    # Each pause is twice the one before: 0.001 s, 0.002 s, … are more than a second after ten.
+    assert len(asked) <= 11
+
+
 @pytest.mark.parametrize("came", [True, False])
 def test_a_worker_that_was_stopped_while_it_started_has_not_failed(tmp_path: Path, *, came: bool) -> None:
     """One whose process never came has: systemd may refuse it, as one that is masked."""
