@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import os
+import stat
 import threading
 import time
 from datetime import timedelta
@@ -108,9 +109,11 @@ class BundleTaker:
         trusted = await asyncio.to_thread(self.trusted)
         try:
             found = await asyncio.to_thread(deadlines.ask, bundles.folder, functools.partial(_lying, bundles.folder))
-        except TimeoutError:
-            silent = XpucachedError(f"{bundles.folder}: its file system does not answer", hint="see: findmnt")
-            refusal = self._refusal(silent, self._taken.get(()))
+        except OSError as error:
+            silent = isinstance(error, TimeoutError)
+            why = "its file system does not answer" if silent else f"it cannot be read: {error.strerror}"
+            closed = XpucachedError(f"{bundles.folder}: {why}", hint="see: findmnt" if silent else "")
+            refusal = self._refusal(closed, self._taken.get(()))
             self._taken, self._retry = {**self._taken, (): refusal}, refusal.at
             self._tell()
             return
@@ -205,25 +208,40 @@ def _state_of(folder: Path) -> tuple[object, ...]:
 
 
 def _lying(folder: Path) -> dict[tuple[object, ...], Path]:
-    """Return the bundles in a folder, and what tells each from others under its name."""
+    """Return the bundles in a folder, and what tells each from others under its name.
+
+    Raises `OSError` where a folder is there and cannot be read.
+    """
     found: dict[tuple[object, ...], Path] = {}
     try:
         with os.scandir(folder) as entries:
             named = (one.name for one in entries if not one.name.startswith(".") and one.name != "lost+found")
             names = sorted(named)[:_MOST]
-    except OSError:
+    except FileNotFoundError:
         return {}  # nobody fetches any
     for name in names:
         try:
-            status = (folder / name / "index.json").lstat()
+            status = _first(folder / name)
         except PermissionError:
             # Whoever takes it in is told what is closed.
             found[name, 0, 0] = folder / name
             continue
         except OSError:
             continue
-        found[name, status.st_ino, status.st_mtime_ns, *_grown(folder / name / "blobs/sha256")] = folder / name
+        now = status.st_ino, status.st_mtime_ns, status.st_size
+        found[name, *now, *_grown(folder / name / "blobs/sha256")] = folder / name
     return found
+
+
+def _first(bundle: Path) -> os.stat_result:
+    """Return what the file is that tells what is in a bundle: of one in a tar file that file."""
+    try:
+        return (bundle / "index.json").lstat()
+    except NotADirectoryError:
+        found = bundle.lstat()
+        if bundle.suffix != ".tar" or not stat.S_ISREG(found.st_mode):
+            raise
+        return found
 
 
 def _grown(folder: Path) -> tuple[int, ...]:

@@ -264,6 +264,33 @@ def test_a_bundle_whose_directory_is_closed_is_told_of(tmp_path: Path) -> None:
         assert [*taking._lying(tmp_path).values()] == [tmp_path / "closed"]
 
 
+def test_a_bundle_in_a_tar_file_is_taken_as_well(tmp_path: Path) -> None:
+    for name in ("app.tar", "README", "index.json"):
+        (tmp_path / name).write_text("half")
+    (tmp_path / "link.tar").symlink_to("app.tar")
+    os.mkfifo(tmp_path / "pipe.tar")
+    (half,) = taking._lying(tmp_path).items()
+    assert half[1] == tmp_path / "app.tar"
+    (tmp_path / "app.tar").write_text("half and half")
+    (whole,) = taking._lying(tmp_path).items()
+    assert whole != half
+
+
+@pytest.mark.parametrize(("kind", "why"), [("closed", "Permission denied"), ("file", "Not a directory")])
+def test_a_folder_that_cannot_be_read_is_told_of(tmp_path: Path, kind: str, why: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(0o000) if kind == "closed" else folder.touch()
+    taker, _ = taker_of(folder)
+    for _ in range(2):
+        with users.mere_user(), pytest.raises(XpucachedError, match=f"^{folder}: it cannot be read: {why}$"):
+            asyncio.run(taker.take())
+    assert taker.again is not None
+    folder.rmdir() if kind == "closed" else folder.unlink()
+    with users.mere_user():
+        asyncio.run(taker.take())
+    assert taker.again is None
+
+
 @pytest.mark.parametrize("then", ["off", "no device", "silent"])
 def test_what_cannot_be_looked_into_now_is_not_asked_for_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
