@@ -192,7 +192,9 @@ def _child(numbers: Sequence[int]) -> Process:
         _, until = pipes.to_child()
         one = child.start(("cat",), variables={"PATH": child.search_path({})}, stdin=until, pipes=pipes, shared=numbers)
         for number in numbers:
-            os.close(number)
+            # Whatever it says, it is closed, and its number soon another's.
+            with contextlib.suppress(OSError):
+                os.close(number)
         # With the pipe, at whose end it ends.
     return one
 

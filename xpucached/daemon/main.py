@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from xpucached import __version__, logs, settings
+from xpucached import __version__, guarded, logs, settings
 from xpucached.daemon import configuration, memory, worker
 from xpucached.daemon.lock import alone
 from xpucached.errors import SettingsError, XpucachedError
@@ -106,6 +106,7 @@ def _end(runner: asyncio.Runner, status: int) -> None:
     # Python would wait for these threads, and with them for a file system that never answers.
     log.warning("something that was begun does not end, and is left as it is", exc_info=sys.exception())
     logging.shutdown()
+    guarded.close_left(last=True)
     os._exit(status)
 
 
