@@ -85,16 +85,18 @@ class _Import(contextlib.ExitStack):
         """Seconds of writing after which no further program is begun; to read them all takes the same each time."""
         self.later = 0
         """Programs that were not begun, as the time was up."""
+        self.checked = True  #: all of it was read
 
     def judge_all(self, progress: Progress) -> None:
         """Read all of the bundle, and say what becomes of each image.  Raises `BadBundle`, `Unsigned` and `DiskError`.
 
-        What may be published is written beside its store meanwhile: no program looks there.
+        Unattended, what no trusted key has signed is not read.  What may be published is written beside its store
+        meanwhile: no program looks there.
         """
         targets = self._used.driver.environments
         allowed = self._order.binaries is not Binaries.NEVER
         images = [one for one in self._bundle.members if one.facts.content is BundleContent.BINARIES]
-        signed = {one.manifest.digest: verdict(self._bundle, one) for one in images}
+        signed = {one.manifest.digest: verdict(self._bundle, one) for one in self._bundle.members}
         fitting = [one for one in images if allowed and one.facts.target in targets]
         may = [] if self._order.dry_run else [one for one in fitting if signed[one.manifest.digest].signer is not None]
         isa = {one: self._used.isa(one) for one in targets}
@@ -113,6 +115,9 @@ class _Import(contextlib.ExitStack):
             for one in self._bundle.members:
                 if one in may:
                     self.stage(one, signed[one.manifest.digest], progress)
+                elif self._order.unattended and signed[one.manifest.digest].signer is None:
+                    # Nothing of it is taken, and whoever made it may have made it to take hours.
+                    self.checked = False
                 else:
                     self._check(one, progress)
             self.taken += [(one, judged(one)) for one in images]
@@ -249,7 +254,7 @@ def take_in(order: ImportBundle, progress: Progress, came: Came = lambda *_: Non
             images = tuple(
                 MemberTaken(one.facts.target, taken.taking, taken.why, one.facts.entries) for one, taken in todo.taken
             )
-            view = replace(signed_view(bundle), checked=True)
+            view = replace(signed_view(bundle), checked=todo.checked)
             if order.dry_run:
                 return ImportReport(view, images, dry_run=True)
             for root in todo.stores.values():

@@ -24,7 +24,7 @@ from xpucached.domain.bundles import CompilerLibrary, ImportBundle, RecipeLine
 from xpucached.domain.host import Host, OtherDriver
 from xpucached.domain.imports import EntriesCame, together
 from xpucached.domain.names import KindName
-from xpucached.errors import DiskError
+from xpucached.errors import BadBundle, DiskError
 from xpucached.host import compiler_files
 from xpucached.kinds.sycl import recipes
 from xpucached.planning.imports import Taken, Taking
@@ -93,6 +93,21 @@ def test_recipes_are_left_to_be_compiled_unless_all_their_programs_came(installe
         todo.judge_all(lambda *_: None)
         todo._lines = [RecipeLine(KindName("sycl"), TARGET.family, leaf()[0].partition("/")[2], "", 0)]
         assert todo.is_complete()
+
+
+def test_unattended_what_nobody_signed_is_not_read(tmp_path: Path) -> None:
+    told = facts(tar(good()), compiler=(LIBRARY,), isa="cpu:0")
+    bundle = members.opened(forge(tmp_path / "bundle", packed(b"no archive"), told))
+    here = Host(surveyed=datetime.now(UTC), boot="", kernel="", stamp="")
+    used = UsedDriver(OtherDriver((TARGET,), "", {}), here, {})
+    order = ImportBundle(tmp_path / "bundle", tmp_path / "store")
+    with bundle.layout, importing._Import(order, bundle, used) as todo, pytest.raises(BadBundle):
+        todo.judge_all(lambda *_: None)
+    bundle = members.opened(tmp_path / "bundle")
+    with bundle.layout, importing._Import(replace(order, unattended=True), bundle, used) as todo:
+        todo.judge_all(lambda *_: None)
+    assert [(taken.taking, taken.why) for _, taken in todo.taken] == [(Taking.REBUILD, "it is not signed")]
+    assert not todo.checked
 
 
 def thirty(place: Path, **more: object) -> tuple[Bundle, dict[str, bytes]]:
