@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -34,7 +35,8 @@ from xpucached.catalog.entries import all_entries
 from xpucached.catalog.refusals import refused_by
 from xpucached.catalog.surveys import record_survey
 from xpucached.domain.host import Host, OtherDriver
-from xpucached.domain.names import EntryKey
+from xpucached.domain.models import Model, Workload
+from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.plans import Rebuild, Recipe, ReplayReason
 from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin
 from xpucached.domain.targets import Target
@@ -56,10 +58,11 @@ from xpucached.service.trash import TrashKeeper
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.support.daemons import Daemon
     from tests.support.runtimes import Runtime
+    from xpucached.domain.plans import CompilerSpec
     from xpucached.domain.reports import ReplayReport
     from xpucached.service.jobs import Handle
 
@@ -512,8 +515,29 @@ def fake_compiler(place: Path) -> Path:
     return tool
 
 
-def rebuilt(store: SyclStore, place: Path, cores: CoreBudget | None = None) -> tuple[Publisher, list[str]]:
-    """Rebuild all of a store for another driver with that compiler; give what came of it, and what is refused since."""
+class Starter(ProcessStarter):
+    """Counts the compilers."""
+
+    compilers = 0
+
+    def compiler(
+        self, spec: CompilerSpec, variables: Mapping[str, str], command: Sequence[str] = (), place: str = "/"
+    ) -> compiler.CompilerProcess:
+        self.compilers += 1
+        return super().compiler(spec, variables, command, place)
+
+
+def rebuilt(
+    store: SyclStore,
+    place: Path,
+    cores: CoreBudget | None = None,
+    starter: ProcessStarter | None = None,
+    models: Mapping[ModelName, Model] | None = None,
+) -> tuple[Publisher, list[str]]:
+    """Rebuild all of a store for another driver with that compiler; give what came of it, and what is refused since.
+
+    Of ``models`` each has the next entry, and so on.
+    """
     found = FoundStore(Store(sycl.NAME, store.root), StoreOrigin.FOUND, "test")
 
     def clock() -> datetime:
@@ -527,10 +551,16 @@ def rebuilt(store: SyclStore, place: Path, cores: CoreBudget | None = None) -> t
         old = entries[0].entry.environment
         assert old is not None
         to = replace(old, toolchain="new")
+        if models:
+            entries = [
+                replace(one, models=(name,)) for one, name in zip(entries, itertools.cycle(models), strict=False)
+            ]
         todo = [Rebuild(one, to, ReplayReason.USED) for one in entries]
         driver = OtherDriver((to,), "stamp", {}, (os.fspath(fake_compiler(place)),))
         results = Publisher(context, replay.ReplayRequest(), (driver,))
-        RebuildJob(context, ProcessStarter(os.environ, INSTANCE), todo, (driver,), results).work_off()
+        job = RebuildJob(context, starter or ProcessStarter(os.environ, INSTANCE), todo, (driver,), results)
+        job._models = models or {}
+        job.work_off()
         results.close()
         results.check()
         return results, [str(one) for one in catalog.read(refused_by, "stamp")]
@@ -662,6 +692,19 @@ def test_a_driver_that_comes_while_a_plan_waits_for_a_thread_is_left_to_the_next
     with contextlib.closing(Catalog.open(short_dir / "catalog.sqlite")) as catalog:
         report = asyncio.run(work(catalog))
     assert (report.rebuilt, report.failed, [one.to.toolchain for one in report.plan.rebuild]) == (1, 0, ["2"])
+
+
+def test_models_whose_programs_have_homes_of_their_own_share_a_compiler(sycl_store: SyclStore, tmp_path: Path) -> None:
+    models: dict[ModelName, Model] = {}
+    for number in range(6):
+        sycl_store.add(f"_ZTS{number}k", options="-light")
+        home = {"HOME": f"/home/{number}", "XDG_CACHE_HOME": f"/srv/{number}/cache"}
+        name = ModelName(f"m{number}")
+        models[name] = Model(name, Workload(("/bin/true",), tmp_path, home, 60.0))
+    starter = Starter(os.environ, INSTANCE)
+    results, _ = rebuilt(sycl_store, tmp_path, starter=starter, models=models)
+    assert (results.rebuilt, results.failures) == (6, [])
+    assert starter.compilers == 1
 
 
 @pytest.mark.parametrize("heavy", [4, 12])

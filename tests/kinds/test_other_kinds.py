@@ -375,7 +375,6 @@ def test_what_is_compiled_again_goes_where_the_programs_of_its_model_keep_it(hou
         job._models = {net: Model(net, mine)}
         results.close()
         assert dict(job._caches(one)) == {
-            "HOME": "/home/a",
             "NEO_CACHE_PERSISTENT": "1",
             "NEO_CACHE_DIR": str(context.settings.managed(neo.NAME)),
             # Without this the driver would evict there.

@@ -10,7 +10,8 @@ from xpucached.kinds.neo.targets import NAME
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_NAMES: Final = ("HOME", "XDG_CACHE_HOME", "NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
+_HOMES: Final = ("HOME", "XDG_CACHE_HOME")
+_NAMES: Final = ("NEO_CACHE_DIR", "NEO_CACHE_MAX_SIZE", "NEO_CACHE_PERSISTENT")
 
 
 KIND: Final = NAME
@@ -19,7 +20,9 @@ KIND: Final = NAME
 
 def of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return those of a program's variables that say where its driver caches."""
-    return tuple((name, variables[name]) for name in _NAMES if name in variables)
+    # A directory that is named is all that counts: programs whose homes differ can share a compiler.
+    names = _NAMES if variables.get("NEO_CACHE_DIR") else (*_HOMES, *_NAMES)
+    return tuple((name, variables[name]) for name in names if name in variables)
 
 
 def root(variables: Iterable[tuple[str, str]]) -> Path | None:
