@@ -151,27 +151,32 @@ def attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions
 def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
     """Name what a variant's passes compiled under another key each time, as the rest of a sentence; empty if nothing.
 
-    That is what the second pass compiled of the same kernels as something of the first, for which it did not ask.  It
-    is noted of both: no program will look for them.
+    That is what the second pass compiled of the same kernels as something of the first, for which it did not ask, for
+    the same driver.  It is noted of both: no program will look for them.
     """
     first, last = executions[0], executions[-1]
     if first is last or not last.created:
         return ""
     rows = context.catalog.read(entries_by_id, first.created | last.created)
-    names = {one.entry.id: tuple(kernel.display for kernel in one.entry.kernels) for one in rows if one.entry.kernels}
+    # Under a driver that came in between, each program has another key, once.
+    names = {
+        one.entry.id: (one.entry.environment, tuple(kernel.display for kernel in one.entry.kernels))
+        for one in rows
+        if one.entry.kernels
+    }
     before = {one: names[one] for one in first.created - last.created - last.used if one in names}
     earlier = frozenset(before.values())
     after = {one: names[one] for one in last.created if names.get(one) in earlier}
     if not after:
         return ""
     again = frozenset(after.values())
-    gone = (one for one, kernels in before.items() if kernels in again)
+    gone = (one for one, its in before.items() if its in again)
     try:
         context.catalog.write(note_never_again, [*after, *gone])
     except CatalogError as error:
         # A replay compiles them once more, for nobody.
         log.warning("what no program will ask for again could not be noted: %s", error.message)
-    some = sorted({name for kernels in again for name in kernels})
+    some = sorted({name for _, kernels in again for name in kernels})
     more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
     what = f"{', '.join(some[:_NAMED])}{more}"
     return f"; {len(after)} of them have another key at each start, so that no cache can keep them: {what}"

@@ -34,6 +34,7 @@ from xpucached.service import compare, explain, recordings
 from xpucached.service.recordings import never_twice, with_left
 
 if TYPE_CHECKING:
+    from xpucached.domain.targets import Target
     from xpucached.service.context import Context
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.store_finder import StoreFinder
@@ -77,6 +78,25 @@ def test_what_many_entries_have_in_common_is_found_without_comparing_each_with_e
     assert told.endswith(f": kernel 0, kernel 1, kernel 10 and {count - 3} more")
     assert sorted(noted) == sorted(one.entry.id for one in (*first, *last))
     assert Name.compared < 20 * count
+
+
+def test_what_a_driver_compiles_that_came_between_two_passes_has_no_other_key_at_each_start() -> None:
+    old, new = (sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", driver) for driver in "12")
+
+    def under(target: Target, one: IndexedEntry) -> IndexedEntry:
+        return replace(one, entry=replace(one.entry, environment=target))
+
+    before = [under(old, entry("a", "kernel")), under(old, entry("b", "twice"))]
+    after = [under(new, entry("c", "kernel")), under(old, entry("d", "twice"))]
+    noted: list[EntryId] = []
+    catalog = SimpleNamespace(read=lambda *_: (*before, *after), write=lambda _, entries: noted.extend(entries))
+    passes = [
+        RunResult(None, 1.0, 1.0, 1, 0, "", "", created=frozenset(one.entry.id for one in some))
+        for some in (before, after)
+    ]
+    told = never_twice(cast("Context", SimpleNamespace(catalog=catalog)), passes)
+    assert told == "; 1 of them have another key at each start, so that no cache can keep them: twice"
+    assert sorted(noted) == [before[1].entry.id, after[1].entry.id]
 
 
 @pytest.mark.parametrize("another", [False, True])
