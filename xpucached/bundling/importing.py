@@ -37,7 +37,7 @@ from xpucached.kinds.table import KINDS
 from xpucached.planning.imports import Taking, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from xpucached.bundle.members import Bundle, MemberManifest
     from xpucached.bundling.drivers import UsedDriver
@@ -52,7 +52,7 @@ _TOLD: Final = 1000
 """So many entries are told of together, before they are put into their stores."""
 
 _ROOM: Final = 2
-"""So many times the bytes of a bundle must be free."""
+"""So many times the bytes of what is written must be free."""
 
 
 class _Staged(NamedTuple):
@@ -86,6 +86,7 @@ class _Import(contextlib.ExitStack):
         self.later = 0
         """Programs that were not begun, as the time was up."""
         self.checked = True  #: all of it was read
+        self._short = False  #: there is no room for all, if all of it has to be written
 
     def judge_all(self, progress: Progress) -> None:
         """Read all of the bundle, and say what becomes of each image.  Raises `BadBundle`, `Unsigned` and `DiskError`.
@@ -110,8 +111,7 @@ class _Import(contextlib.ExitStack):
             if self._order.seconds is not None or self._lacks_room(may):
                 # What is not taken in as it is needs none, nor any of the time.
                 may = [one for one in may if judged(one).taking is Taking.PUBLISH]
-                if lacking := self._lacks_room(may):
-                    raise DiskError(lacking)
+                self._short = bool(self._lacks_room(may))
             for one in self._bundle.members:
                 if one in may:
                     self.stage(one, signed[one.manifest.digest], progress)
@@ -146,13 +146,16 @@ class _Import(contextlib.ExitStack):
 
     def _lacks_room(self, members_: Sequence[MemberManifest]) -> str:
         """Say where there is no room for all that may be published; empty if there is."""
-        need = _ROOM * sum(one.facts.bytes for one in members_)
-        for root in set(self.stores.values()):
-            there = next(one for one in (root, *root.parents) if one.exists())
-            found = os.statvfs(there)
-            if found.f_bavail * found.f_frsize < need:
-                return f"{there} has less room than the {need} bytes that this takes"
-        return ""
+        return _lacks_room(self.stores.values(), sum(one.facts.bytes for one in members_))
+
+    def _check_room(self, member: MemberManifest, root: Path, taken: TakenPlaces, progress: Progress) -> None:
+        """Raise `DiskError` if there is no room for what lacks of an image: what is there already needs none."""
+        need = 0
+        for number, (_, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
+            progress(number, member.facts.entries, f"reading {member.facts.content}")
+            need += 0 if taken.has(leaf) else len(recipe.input) + len(binary)
+        if lacking := _lacks_room([root], need):
+            raise DiskError(lacking)
 
     def stage(self, member: MemberManifest, signed: SignatureVerdict, progress: Progress) -> None:
         """Read the programs of an image, and write those beside their store that are not there: what is there stays."""
@@ -161,11 +164,13 @@ class _Import(contextlib.ExitStack):
             self._check(member, progress)
             return
         root = self.stores[kind.name]
+        taken = TakenPlaces(root)
+        if self._short:
+            self._check_room(member, root, taken, progress)
         _make(root)
         self.source(signed)
         staged = _Staged(self.enter_context(kind.portable.batch(root)), [], [])
         self._staged[member.manifest.digest] = staged
-        taken = TakenPlaces(root)
         for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
             progress(number, member.facts.entries, f"reading {member.facts.content}")
             place = (target, kind.portable.lineage(recipe))
@@ -211,6 +216,16 @@ class _Import(contextlib.ExitStack):
                     self.published.append(replace(one, key=key))
                     self.tell(self.published[-1])
             self._there.update(staged.places)
+
+
+def _lacks_room(roots: Iterable[Path], size: int) -> str:
+    """Say where there is no room to write so many bytes; empty if there is."""
+    for root in set(roots):
+        there = next(one for one in (root, *root.parents) if one.exists())
+        found = os.statvfs(there)
+        if found.f_bavail * found.f_frsize < _ROOM * size:
+            return f"{there} has less room than the {_ROOM * size} bytes that this takes"
+    return ""
 
 
 def _source(known: BundleSource, signed: SignatureVerdict, *unsigned: str) -> BundleSource:

@@ -77,6 +77,30 @@ def test_room_is_asked_for_what_is_taken_in_as_it_is(
     assert not (tmp_path / "store").exists()
 
 
+def test_what_is_there_already_needs_no_room(
+    installed: UsedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, _ = thirty(tmp_path / "bundle", compiler=(LIBRARY,), isa="cpu:0")
+    all_ = ImportBundle(bundle.layout.path, tmp_path / "store")
+
+    def taken(order: ImportBundle) -> tuple[int, int]:
+        with importing._Import(order, bundle, installed) as todo:
+            todo.judge_all(lambda *_: None)
+            todo.publish(lambda *_: None)
+            return len(todo.published), todo.present
+
+    with bundle.layout:
+        assert taken(replace(all_, seconds=0.0)) == (1, 0)
+        with monkeypatch.context() as full:
+            full.setattr(importing, "_ROOM", 1 << 60)
+            with pytest.raises(DiskError, match="less room"):
+                taken(all_)
+        assert taken(all_) == (29, 1)
+        monkeypatch.setattr(importing, "_ROOM", 1 << 60)
+        assert taken(all_) == (0, 30)
+        assert taken(replace(all_, seconds=0.0)) == (0, 30)
+
+
 def test_recipes_are_left_to_be_compiled_unless_all_their_programs_came(installed: UsedDriver, tmp_path: Path) -> None:
     with begun(tmp_path / "bundle", installed, tmp_path / "store") as todo:
         todo.judge_all(lambda *_: None)
