@@ -566,6 +566,32 @@ def test_what_was_made_again_stays_and_counts_once(store: CacheOfTheDriver) -> N
     assert store.total == before
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(native(500)[:300]),
+        lambda path: path.mkdir(),
+        os.mkfifo,
+        lambda path: path.symlink_to("nothing"),
+    ],
+    ids=["empty", "cut", "directory", "pipe", "link"],
+)
+def test_what_is_in_the_trash_stays_there_where_its_place_holds_what_no_driver_loads(
+    store: CacheOfTheDriver, how: Callable[[Path], object]
+) -> None:
+    entry = store.entries()[ZE]
+    neo.KIND.remover.remove([entry], {entry.id: LABEL})
+    how(store.root / ZE)
+    before = store.total
+    (one,) = remover.TRASH.trash(store.found.store)
+    (told,) = remover.TRASH.restore(store.found.store, (one.ref,))
+    assert told.key is None
+    assert told.detail.startswith("what is in its place is damaged, or no file")
+    assert remover.TRASH.trash(store.found.store) == (one,)
+    assert store.total == before
+
+
 def test_the_number_of_another_directory_is_not_changed_where_somebody_moves_that_of_an_entry(
     store: CacheOfTheDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from xpucached.domain.names import EntryKey
-from xpucached.kinds import listing
-from xpucached.kinds.neo import counting, layout
+from xpucached.kinds import fs, listing
+from xpucached.kinds.neo import counting, layout, soundness
 from xpucached.kinds.removal import PathRemover
 from xpucached.kinds.trash import TrashFolder
 from xpucached.kinds.trash_labels import Label
+
+_READ: Final = 64 << 20
+"""Bytes of what lies in an entry's place that are judged; what is larger counts as sound."""
 
 
 def stamp_of(directory: int, name: str) -> str:
@@ -64,7 +67,25 @@ def _place(root: int, here: int, _leaf: int, label: Label) -> Iterator[str | Non
 
 
 def _free(here: int, label: Label) -> str | None:
-    return None if listing.exists(here, label.slot) else label.slot
+    """Return the name of an entry's place; None if a sound one is there.  Raises OSError if something else is."""
+    if not listing.exists(here, label.slot):
+        return label.slot
+    if _holds(here, label.slot):
+        return None
+    raise FileExistsError(errno.EEXIST, "what is in its place is damaged, or no file: see xpucachectl verify")
+
+
+def _holds(here: int, name: str) -> bool:
+    """Return whether a file holds together as far as can be seen."""
+    try:
+        with fs.regular_file(here, name) as (descriptor, status):
+            data = fs.read(descriptor, _READ) if status.st_size <= _READ else None
+    except OSError as error:
+        # What cannot be read just now may be sound all the same.
+        if fs.passing(error):
+            raise
+        return False
+    return data is None or (data != b"" and soundness.damage(data) is None)
 
 
 def _is_place(names: list[str]) -> bool:
