@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import mounts
 from xpucached.domain.dependencies import Role
 from xpucached.domain.workloads import FORMS, RANDOM, SHIPPED, Loader, Named
-from xpucached.host import library_names, python_packages, shell_words
+from xpucached.host import library_names, python_imports, python_packages, shell_words
 from xpucached.host.digests import beginning, is_file, names, ordinary, plain, told_of_file
 from xpucached.host.python_modules import MODULES, MOST, MOST_ROOTS, Modules
 from xpucached.host.python_packages import PYTHON, packages
@@ -31,6 +31,8 @@ _FOLDER: Final = 4000
 """Names in one directory; a larger one is not listed."""
 _DEPTH: Final = 6
 _LONGEST: Final = 4096
+_SERVES_FROM: Final = frozenset({"--app-dir", "--chdir"})
+"""Options of servers of Python for where their module lies."""
 
 
 class Needs(Modules):
@@ -141,11 +143,17 @@ class Needs(Modules):
         after: str | None = None  # what an interpreter still waits for
         python = shell = text = False
         seen, inside = 0, self._in_script  # of what a shell runs
+        self._search(one for one in self._roots() if one.endswith(python_imports.ARCHIVES))
         while ahead and seen < shell_words.MOST:
             word = ahead.popleft()
             seen += 1
             self._search_by(word if not self._in_script else "", self._directory)
             name = os.path.basename(word)
+            if word.partition("=")[0] in _SERVES_FROM:
+                # What it loads may stand before that, and was not found then.
+                place = word.partition("=")[2] or next(iter(ahead), "")
+                self._search([os.path.join(self._directory, place)])
+                self._modules((), ())
             if after is not None:
                 self._given(after, word)
                 python, after = python and after in python_packages.WITH_VALUE, None
@@ -186,6 +194,9 @@ class Needs(Modules):
             self._named_script(word, python=python or word.endswith(".py"))
         if started:
             self._start(word)
+        if not self._in_script and (module := python_imports.served(word)):
+            # Of a script's words only those of what was seen at work tell where that is.
+            self._modules([module], [self._directory, *self._roots()])
         self._argument(word)
 
     def _start(self, word: str) -> None:

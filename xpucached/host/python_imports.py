@@ -27,6 +27,11 @@ _BY_NAME: Final = re.compile(
 _MOST_LISTED: Final = 1000
 """Names of one import: a line of a megabyte must not become gigabytes of names."""
 
+_SERVED: Final = re.compile(r"(?:[-\w]*=)?([^\W\d][\w.]*):[^\W\d][\w.]*(?:\(.*)?\Z", re.DOTALL)
+"""What servers are told to load, ``main:app`` or ``main:make()``, and no port or number of a device."""
+ARCHIVES: Final = (".zip", ".egg", ".whl", ".pyz")
+"""How files end that may stand where directories of modules do."""
+
 _ADDS: Final = ("sys.path", "addsitedir")
 _LITERAL: Final = re.compile(r"[\"']([^\"'\n\0]{1,200})[\"']")
 _SCRIPT: Final = re.compile(r"[\"']([^\"'\n\0]{1,200}\.py)[\"']")
@@ -51,6 +56,12 @@ def imported(text: str, package: str) -> Iterator[str]:
         inner = [part.split()[0] for part in listed if part.split()]
         yield module
         yield from (f"{module}.{name}" if module else name for name in inner if NAME.match(name))
+
+
+def served(word: str) -> str:
+    """Return the module that a word tells a server to load (``uvicorn main:app``); empty if it tells none."""
+    match = _SERVED.match(word)
+    return match[1] if match is not None else ""
 
 
 def _absolute(module: str, package: str) -> str:

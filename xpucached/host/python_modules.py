@@ -70,6 +70,8 @@ class Modules:
             new = place not in self._added and len(self._added) < MOST_ROOTS
             if new and self.lookups > 0 and os.path.isdir(place):
                 self._added.append(place)
+            elif self.lookups > 0 and place.endswith(python_imports.ARCHIVES) and is_file(place):
+                self.add(place, Role.MODULE)
 
     def _read(self, path: str, root: str, package: str) -> None:
         """Search a file for imports; ``package`` is what it is a module of, below ``root``."""
