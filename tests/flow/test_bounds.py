@@ -634,16 +634,51 @@ def test_a_script_that_another_one_becomes_is_seen(tmp_path: Path, monkeypatch: 
         ("train.py -c a.yaml", "train.py"),
         ("-W ignore -u train.py", "train.py"),
         ("-m net.train -c a", "net.train"),
+        ("-O train.py", "train.py"),
+        ("-OO -Wonce train.py", "train.py"),
+        ("-Wdefault::DeprecationWarning -Xpycache_prefix=/x -X importtime train.py", "train.py"),
+        ("-mtorch.distributed.run train.py", "torch.distributed.run"),
+        ("-um net.train -c a", "net.train"),
+        ("--check-hash-based-pycs always -bb train.py", "train.py"),
+        ("-uc text train.py", ""),
+        ("-ctext train.py", ""),
+        ("-", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_python_runs_is_told_from_its_options(words: str, script: str) -> None:
+    assert interpreters._script(words.split(), python=True) == script
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
         ("-eo pipefail run.sh -c", "run.sh"),
+        ("-O extglob run.sh", "run.sh"),
         ("+x --norc run.sh", "run.sh"),
+        ("-m run.sh", "run.sh"),
         ("-lc text", ""),
         ("-c text", ""),
         ("-", ""),
         ("", ""),
     ],
 )
-def test_what_an_interpreter_runs_is_told_from_its_options(words: str, script: str) -> None:
-    assert interpreters._script(words.split()) == script
+def test_what_a_shell_runs_is_told_from_its_options(words: str, script: str) -> None:
+    assert interpreters._script(words.split(), python=False) == script
+
+
+def test_what_is_written_for_all_programs_at_any_time_is_none_of_a_model_s(tmp_path: Path) -> None:
+    """As SSSD does when a name is looked up: each model that knows its user's name was changed, without end."""
+    path = tmp_path / "mesa_shader_cache" / "index"
+    path.parent.mkdir()
+    path.write_bytes(bytes(2 << 20))
+    maps = process_tree.Maps()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        maps.look([os.getpid()])
+    for one in (b"/var/lib/sss/mc/passwd", b"/var/cache/nscd/passwd", b"/run/nscd/group", b"/var/lib/weights"):
+        maps._note(one, code=False)
+    assert [one for one, code in maps.files.items() if not code and one.startswith("/var/")] == ["/var/lib/weights"]
+    assert str(path) not in maps.files
 
 
 def test_steps_of_one_script_leave_room_for_another(tmp_path: Path) -> None:

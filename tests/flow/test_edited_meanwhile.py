@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import daemons
 from xpucached.domain.models import Workload
@@ -135,6 +137,25 @@ def test_weights_that_are_downloaded_anew_while_they_are_mapped_are_not_proven(t
     assert model.changes() == ()
     weights.write_bytes(bytes(3 << 20))
     assert model.changes() == ("weights was modified",)
+
+
+def test_weights_that_have_another_inode_s_number_after_a_mount_are_the_same(tmp_path: Path) -> None:
+    """As on exFAT, which has no such numbers: what is too large to be read was replaced each time."""
+    weights = tmp_path / "m.gguf"
+    with weights.open("wb") as file:
+        file.truncate(600 << 20)
+    model = Proven(tmp_path, "/bin/true", "m.gguf")
+    model.run(nothing, nothing)
+    mounted = [replace(one, inode=one.inode + (one.path == str(weights))) for one in model.needs]
+    assert DependencyChecker().compare(mounted, str(tmp_path)).changes == ()
+    # What truly is another file came to its name later.
+    time.sleep(0.02)
+    status = weights.stat()
+    with (tmp_path / "other").open("wb") as file:
+        file.truncate(600 << 20)
+    os.utime(tmp_path / "other", ns=(status.st_atime_ns, status.st_mtime_ns))
+    (tmp_path / "other").rename(weights)
+    assert model.changes() == ("m.gguf was replaced",)
 
 
 @pytest.mark.parametrize("command", [("python3", "app.py"), ("bash", "run.sh")])

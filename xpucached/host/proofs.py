@@ -306,7 +306,9 @@ def alike(one: Dependency | None, other: Dependency) -> bool:
         return False
     # What came to a directory and went again, or is not counted, changes its times.
     same_names = bool(one.digest and other.digest) and one.role in FOLDERS
-    return same_names or (one.size, one.modified, one.inode) == (other.size, other.modified, other.inode)
+    # File systems without numbers of inodes, as exFAT, give others after each mount; their times stay.
+    same_inode = one.inode == other.inode or one.changed == other.changed
+    return same_names or ((one.size, one.modified) == (other.size, other.modified) and same_inode)
 
 
 def _unchanged(old: Dependency | None, now: Dependency | None, reader: Reader) -> Dependency | None:

@@ -18,7 +18,7 @@ _WORDS = 16 << 10  # bytes of one's words, and …
 _VARIABLES = 256 << 10  # … variables that are read
 _TEXT = 128 << 10  # bytes of all of them, as JSON; whoever reads the report keeps a mebibyte of it
 _SHARE = 4  # shells may take one part in so many: they may be many, and short
-_WITH_VALUE = ("W", "X", "o", "O")  # how options end whose value is the next word
+_WITH_VALUE = ("o", "O")  # how a shell's options end whose value is the next word
 _GONE = " (deleted)"
 _OURS = os.path.dirname(os.path.realpath(__file__)) + "/"  # noqa: PTH120 - text beside text
 
@@ -38,9 +38,9 @@ class Interpreters:
             kind = name.rstrip("t").rstrip(".0123456789")
             directory = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - as above
             if kind in _NAMES and not directory.endswith(_GONE):
-                self._note(pid, directory, 1 if kind in _PYTHONS else _SHARE)
+                self._note(pid, directory, python=kind in _PYTHONS)
 
-    def _note(self, pid: int, directory: str, share: int) -> None:
+    def _note(self, pid: int, directory: str, *, python: bool) -> None:
         words = [os.fsdecode(word) for word in _read(pid, "cmdline", _WORDS)]
         # What of ours runs a model is no part of it: a new version of xpucached is no reason to prove it anew.
         if any(word.startswith(_OURS) for word in words):
@@ -48,7 +48,8 @@ class Interpreters:
         variables = (os.fsdecode(one).partition("=") for one in _read(pid, "environ", _VARIABLES))
         leading = {name: value for name, _, value in variables if name in _LEADING}
         # The same with other arguments, and what has no script, must not take the place of other scripts.
-        script = directory, _script(words[1:])
+        script = directory, _script(words[1:], python=python)
+        share = 1 if python else _SHARE
         if script in self._scripts or not script[1]:
             share *= _SHARE
         one: dict[str, object] = {"directory": directory, "words": words, "variables": leading}
@@ -64,17 +65,24 @@ class Interpreters:
         return list(self._found.values())
 
 
-def _script(words: list[str]) -> str:
+def _script(words: list[str], *, python: bool) -> str:
     """Return the script, or the module, that an interpreter runs; empty if it runs a text (``-c``, ``-lc``)."""
     rest = iter(words)
     for word in rest:
         if not word.startswith(("-", "+")):
             return word
-        if word == "-m":
-            return next(rest, "")
-        if "c" in word and not word.startswith("--"):
+        if word.startswith("--"):
+            if python and word == "--check-hash-based-pycs":
+                next(rest, "")
+        elif python:
+            # The first of these has all that follows in its word for a value, or else the next word.
+            option = next((letter for letter in word if letter in "cmWX"), "")
+            value = (word.partition(option)[2] or next(rest, "")) if option else ""
+            if option in {"c", "m"}:
+                return value if option == "m" else ""
+        elif "c" in word:
             return ""
-        if word.endswith(_WITH_VALUE) and not word.startswith("--"):
+        elif word.endswith(_WITH_VALUE):
             next(rest, "")
     return ""
 

@@ -30,6 +30,9 @@ _MAPPED_TEXT = 384 << 10  # bytes of their paths, as JSON; whoever reads the rep
 _MAPS_SHARE = 20  # reading maps takes at most one part in so many of the time
 _GONE = b" (deleted)"
 _NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/SYSV", "/anon_hugepage", "/[")
+# What others keep at hand for all programs, and write at any time: names of users, and Mesa's cache.
+_OF_ALL = ("/var/lib/sss/mc/", "/var/cache/nscd/", "/var/db/nscd/", "/var/run/nscd/", "/run/nscd/")
+_MESA = "/mesa_shader_cache/"
 
 
 class ProcessTreeUse:
@@ -159,7 +162,7 @@ class Maps:
             return
         if path in self.files:
             self.files[path] = self.files[path] or code
-        elif path.startswith("/") and not path.startswith(_NO_FILES):
+        elif path.startswith("/") and not (path.startswith(_NO_FILES + _OF_ALL) or _MESA in path):
             text = len(json.dumps(path)) + 2
             # Data may be anything, and many, and so may what is gone: it must not take the place of libraries.
             share = 1 if code and not gone else 4
