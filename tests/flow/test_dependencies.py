@@ -1654,6 +1654,40 @@ def test_who_answers_while_others_answers_are_taken_is_not_called_unchanged(
         assert changes
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [('"data"', '"a newer word"'), ('", ', '"l '), ("/", "\udcff")], ids=["word", "document", "text"]
+)
+def test_what_cannot_be_read_of_one_model_is_as_if_it_had_not_been_noted_and_costs_no_other(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        numbers: dict[str, int] = {}
+        for name in ("first", "second", "third"):
+            (tmp_path / name).touch()
+            of = workload(tmp_path, "/bin/true", name)
+            model = Model(ModelName(name), of)
+            catalog.write(add_model, model)
+            numbers[name] = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW).id
+            done = (Outcome.WARMED, (), Attribution(), (), "", "", NOW)
+            needs = [*proven(of), Dependency(Role.DATA, "/usr", 0, 0, 0, 0, unsettled=False)]
+            catalog.write(finish_run, numbers[name], *done, needs=needs if name == "first" else proven(of))
+        (tmp_path / "third").write_text("changed")
+        with contextlib.closing(sqlite3.connect(catalog.path)) as raw, raw:
+            asked = "SELECT document FROM dependencies WHERE run_id = ?"
+            (document,) = raw.execute(asked, (numbers["first"],)).fetchone()
+            assert old in document
+            put = os.fsencode(document.replace(old, new))
+            again = "UPDATE dependencies SET document = CAST(? AS TEXT) WHERE run_id = ?"
+            raw.execute(again, (put, numbers["first"]))
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        proofs = ProofKeeper(context, StoreFinder(context))
+        for _ in range(2):
+            found = {one.model: (one.noted, len(one.changes)) for one in proofs.coverage(context.present)}
+            assert found == {"first": (False, 0), "second": (True, 0), "third": (True, 1)}
+            proofs.look_again()
+        assert not catalog.corrupt
+
+
 def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.entries import note_uses
 from xpucached.catalog.history_tables import DAYS, WARMTH
+from xpucached.catalog.readable import Row, readable, stored, values
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import ModelName
 from xpucached.domain.usage import Day, WarmthChange
@@ -97,20 +98,21 @@ _COST: Final = (
 def days_between(connection: sa.Connection, since: str = "", until: str = "9999-12-31") -> tuple[Day, ...]:
     """Return the days that something is known of, the oldest first, from one to another."""
     c = DAYS.c
-    asked = sa.select(DAYS).where(c.day > _BEFORE, c.day >= since, c.day <= until).order_by(c.day)
-    return tuple(_day(row) for row in connection.execute(asked).mappings())
+    asked = stored(DAYS).where(c.day > _BEFORE, c.day >= since, c.day <= until).order_by(c.day)
+    return tuple(readable(connection.execute(asked), read_day))
 
 
 def since_the_beginning(connection: sa.Connection) -> tuple[Day, ...]:
     """Return all days that are kept; first of them, where there were more, those before them as if they were one."""
-    return tuple(_day(row) for row in connection.execute(sa.select(DAYS).order_by(DAYS.c.day)).mappings())
+    return tuple(readable(connection.execute(stored(DAYS).order_by(DAYS.c.day)), read_day))
 
 
-def _day(row: sa.RowMapping) -> Day:
+def read_day(row: Row) -> Day:
+    """Read a row of that table, as `stored`.  Raises `ValueError` or `OverflowError`."""
     # The names of columns are no plain texts.
-    values = {str(name): value for name, value in row.items()}
-    values |= {name: int(values[name]) for name in ("freed", "allocated") if values[name] is not None}
-    return convert(values, Day)
+    of = {str(name): value for name, value in values(row).items()}
+    of |= {name: int(one) for name in ("freed", "allocated") if isinstance(one := of[name], float | int)}
+    return convert(of, Day)
 
 
 def days_back(connection: sa.Connection, now: datetime, count: int) -> tuple[Day, ...]:
@@ -128,7 +130,7 @@ def note_warmth(connection: sa.Connection, models: Collection[ModelStatus], now:
     """
     w = WARMTH.c
     newest = sa.select(sa.func.max(w.id)).group_by(w.model)
-    known = {row.model: Warmth(row.now) for row in connection.execute(sa.select(WARMTH).where(w.id.in_(newest)))}
+    known = {one.model: one.now for one in _changes(connection, stored(WARMTH).where(w.id.in_(newest)))}
     changes = [
         WarmthChange(0, now, one.model.name, known.get(one.model.name), one.warmth, encodable(one.why)[:_LONGEST])
         for one in models
@@ -153,28 +155,32 @@ def warmth_changes(
 ) -> tuple[WarmthChange, ...]:
     """Return the newest changes, the oldest of them first; of one model or of all."""
     w = WARMTH.c
-    asked = sa.select(WARMTH).order_by(w.id.desc()).limit(limit)
+    asked = stored(WARMTH).order_by(w.id.desc()).limit(limit)
     if since is not None:
         asked = asked.where(w.at >= since)
     if model is not None:
         asked = asked.where(w.model == model)
-    return tuple(
-        WarmthChange(
-            row.id,
-            row.at,
-            ModelName(row.model),
-            None if row.before is None else Warmth(row.before),
-            Warmth(row.now),
-            row.why,
-        )
-        for row in reversed(connection.execute(asked).all())
-    )
+    return tuple(reversed(_changes(connection, asked)))
 
 
 def standing_since(connection: sa.Connection) -> dict[ModelName, datetime]:
     """Return when each model came to stand as it does, as far as it was noted."""
     w = WARMTH.c
     newest = sa.select(sa.func.max(w.id)).group_by(w.model)
-    return {
-        ModelName(row.model): row.at for row in connection.execute(sa.select(w.model, w.at).where(w.id.in_(newest)))
-    }
+    return {one.model: one.at for one in _changes(connection, stored(WARMTH).where(w.id.in_(newest)))}
+
+
+def _changes(connection: sa.Connection, asked: sa.Select[tuple[object, ...]]) -> list[WarmthChange]:
+    return list(readable(connection.execute(asked), read_change))
+
+
+def read_change(row: Row) -> WarmthChange:
+    """Read a row of that table, as `stored`.  Raises `ValueError`."""
+    return WarmthChange(
+        row.id,
+        row.at,
+        ModelName(row.model.decode()),
+        None if row.before is None else Warmth(row.before.decode()),
+        Warmth(row.now.decode()),
+        row.why.decode(),
+    )

@@ -7,12 +7,12 @@ still is what they use.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from xpucached.catalog.readable import Row, document, readable, stored, values
 from xpucached.catalog.tables import DEPARTED, STORES
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class Departed(NamedTuple):
     witnessed: int | None
     hits: int | None
     program: str | None
-    runs: str  #: JSON: [run, whether it made it] each
-    models: str  #: JSON
+    runs: list[tuple[int, int]]  #: [run, whether it made it] each
+    models: list[str]
 
 
 def leave(connection: sa.Connection, store: int, keys: Iterable[EntryKey] | None = None) -> None:
@@ -128,22 +128,27 @@ def any_of(connection: sa.Connection, store: int) -> bool:
     """Return whether any entry of a store is remembered."""
     d = DEPARTED.c
     here = sa.and_(STORES.c.kind == d.kind, STORES.c.root == d.root)
-    found = sa.select(d.leaf).join(STORES, here).where(STORES.c.id == store).limit(1)
+    found = sa.select(d.at).join(STORES, here).where(STORES.c.id == store).limit(1)
     return connection.execute(found).first() is not None
 
 
 def find(connection: sa.Connection, store: int, leaves: Collection[str]) -> dict[tuple[str, str], Departed]:
-    """Return those that were in these leaves, by leaf and source."""
+    """Return those that were in these leaves, by leaf and source, as far as they can be read."""
     d = DEPARTED.c
     here = sa.and_(STORES.c.kind == d.kind, STORES.c.root == d.root)
-    columns = [d[name] for name in Departed._fields]
     some = sorted(leaves)
     found: dict[tuple[str, str], Departed] = {}
     for start in range(0, len(some), _BATCH):
         wanted = d.leaf.in_(some[start : start + _BATCH])
-        for row in connection.execute(sa.select(*columns).join(STORES, here).where(STORES.c.id == store, wanted)):
-            found[row.leaf, row.source] = Departed(*row)
+        rows = connection.execute(stored(DEPARTED).join(STORES, here).where(STORES.c.id == store, wanted))
+        found |= {(one.leaf, one.source): one for one in readable(rows, _value)}
     return found
+
+
+def _value(row: Row) -> Departed:
+    of = values(row)
+    of |= {"runs": document(row.runs, list[tuple[int, int]]), "models": document(row.models, list[str])}
+    return Departed._make(of[name] for name in Departed._fields)
 
 
 _UPDATE: Final = """
@@ -173,8 +178,8 @@ def come_back(connection: sa.Connection, store: int, those: Iterable[tuple[Entry
         rows[_UPDATE].append(
             (store, key, one.first_seen, one.run_used, one.cost, one.restored, one.witnessed, one.hits, one.program)
         )
-        rows[_ATTRIBUTE] += [(created, run, store, key) for run, created in json.loads(one.runs)]
-        rows[_BEQUEATH] += [(model, store, key) for model in json.loads(one.models)]
+        rows[_ATTRIBUTE] += [(created, run, store, key) for run, created in one.runs]
+        rows[_BEQUEATH] += [(model, store, key) for model in one.models]
         rows[_OVER].append((one.leaf, one.source, store))
     for statement, parameters in rows.items():
         if parameters:

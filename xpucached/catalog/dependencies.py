@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached.catalog.lists import among
+from xpucached.catalog.readable import Row, document, readable, stored
 from xpucached.catalog.tables import DEPENDENCIES, RUN_TARGETS, RUNS
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.domain.host import given_by
@@ -38,13 +39,13 @@ def refresh_dependencies(connection: sa.Connection, run: int, needs: Iterable[De
 
 
 def run_dependencies(connection: sa.Connection, runs: Collection[int]) -> Mapping[int, tuple[Dependency, ...]]:
-    """Return what these runs needed; those of which nothing is known are left out."""
-    rows = connection.execute(sa.select(DEPENDENCIES).where(among(DEPENDENCIES.c.run_id, runs)))
-    return {row.run_id: tuple(_value(*one) for one in row.document) for row in rows}
+    """Return what these runs needed; those of which nothing is known, or can be read, are left out."""
+    rows = connection.execute(stored(DEPENDENCIES).where(among(DEPENDENCIES.c.run_id, runs)))
+    return dict(readable(rows, _value))
 
 
 def noted_runs(connection: sa.Connection, runs: Collection[int]) -> frozenset[int]:
-    """Return those of these runs of which anything is known."""
+    """Return those of these runs of which anything is known, whether it can be read or not."""
     c = DEPENDENCIES.c
     return frozenset(connection.scalars(sa.select(c.run_id).where(among(c.run_id, runs))))
 
@@ -56,18 +57,12 @@ def _row(one: Dependency) -> list[object]:
     ]
 
 
-def _value(
-    role: str,
-    path: str,
-    size: int,
-    modified: int,
-    changed: int,
-    inode: int,
-    digest: str,
-    version: str,
-    unsettled: bool,  # noqa: FBT001 - the last column
-) -> Dependency:
-    return Dependency(Role(role), path, size, modified, changed, inode, digest, version, unsettled)
+# As `_row` writes it.
+_Saved = tuple[Role, str, int, int, int, int, str, str, bool]
+
+
+def _value(row: Row) -> tuple[int, tuple[Dependency, ...]]:
+    return row.run_id, tuple(Dependency(*one) for one in document(row.document, list[_Saved]))
 
 
 def _prune(connection: sa.Connection, run: int) -> None:

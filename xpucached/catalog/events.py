@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached.catalog.readable import Row, document, readable, stored
 from xpucached.catalog.tables import EVENTS
 from xpucached.domain.jobs import Event
 from xpucached.domain.names import ModelName
@@ -44,22 +45,22 @@ def record_events(connection: sa.Connection, events: Collection[Event], reserved
 def newest_events(connection: sa.Connection, limit: int) -> tuple[int, tuple[Event, ...]]:
     """Return the highest id ever reserved, and the newest events, in their order."""
     before = sa.select(EVENTS.c.id).order_by(EVENTS.c.id.desc()).limit(1).offset(limit).scalar_subquery()
-    return _reserved(connection), _after(connection, connection.execute(sa.select(before)).scalar() or 0)
+    return _reserved(connection), _events(connection, EVENTS.c.id > (connection.scalar(sa.select(before)) or 0))
 
 
 def events_after(connection: sa.Connection, last: int) -> tuple[int | None, tuple[Event, ...]]:
     """Return the id of the oldest event that is kept, and all behind ``last``."""
     oldest: int | None = connection.execute(sa.select(sa.func.min(EVENTS.c.id))).scalar()
-    return oldest, _after(connection, last)
+    return oldest, _events(connection, EVENTS.c.id > last)
 
 
 def removed_models(connection: sa.Connection) -> Mapping[ModelName, datetime]:
     """Return which models were removed, as far as events are kept, and when last; not those that came back since."""
     c, found = EVENTS.c, dict[ModelName, datetime]()
-    for row in connection.execute(sa.select(EVENTS).where(c.topic.in_((MODEL_REMOVED, RESTORED))).order_by(c.id)):
-        if row.topic == MODEL_REMOVED:
-            found[ModelName(row.fields.get("model", ""))] = row.at
-        for name in row.fields.get("models", "").split():
+    for one in _events(connection, c.topic.in_((MODEL_REMOVED, RESTORED))):
+        if one.topic == MODEL_REMOVED:
+            found[ModelName(one.fields.get("model", ""))] = one.at
+        for name in one.fields.get("models", "").split():
             found.pop(ModelName(name), None)
     return found
 
@@ -71,7 +72,11 @@ def _reserved(connection: sa.Connection) -> int:
     return max(found if isinstance(found, int) else 0, newest or 0, 0)
 
 
-def _after(connection: sa.Connection, last: int) -> tuple[Event, ...]:
-    """Return the events behind this id, in their order."""
-    rows = connection.execute(sa.select(EVENTS).where(EVENTS.c.id > last).order_by(EVENTS.c.id))
-    return tuple(Event(row.id, row.at, row.topic, row.message, row.fields) for row in rows)
+def _events(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple[Event, ...]:
+    """Return those that can be read, in their order."""
+    rows = connection.execute(stored(EVENTS).where(condition).order_by(EVENTS.c.id))
+    return tuple(readable(rows, _event))
+
+
+def _event(row: Row) -> Event:
+    return Event(row.id, row.at, row.topic.decode(), row.message.decode(), document(row.fields, dict[str, str]))

@@ -8,6 +8,7 @@ that of its command is taken: commands run, and a damaged one must not.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -20,14 +21,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from xpucached import state_files
-from xpucached.catalog import events, models, soundness
+from xpucached.catalog import days, events, models, soundness
 from xpucached.catalog.history_tables import DAYS, WARMTH
+from xpucached.catalog.readable import Row, readable, stored, values
 from xpucached.catalog.tables import MODELS
 from xpucached.domain.models import REGISTERED
 from xpucached.processes import scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from xpucached.domain.models import Model
@@ -41,7 +43,7 @@ each, its name and the words."""
 
 _LONGEST: Final = 1 << 16
 """Bytes of that file that are read."""
-_HISTORY: Final = (DAYS, WARMTH)
+_HISTORY: Final = {DAYS: days.read_day, WARMTH: days.read_change}
 _MOST: Final = 100_000
 
 _COPY: Final = "salvaging"
@@ -96,16 +98,21 @@ def _complete(connection: sa.Connection) -> None:
 
 
 def _history(connection: sa.Connection) -> Mapping[str, tuple[Mapping[str, object], ...]]:
-    """Return the sound rows of the tables of history; none of a table that cannot be read."""
+    """Return the rows of the tables of history that can be read; none of a table that cannot."""
     found: dict[str, tuple[Mapping[str, object], ...]] = {}
-    for table in _HISTORY:
+    for table, read in _HISTORY.items():
         try:
             newest = (column.desc() for column in table.primary_key)
-            sound = sa.select(table).where(sa.not_(soundness.wrong(table))).order_by(*newest).limit(_MOST)
-            found[table.name] = tuple(dict(row) for row in connection.execute(sound).mappings())
+            sound = stored(table).where(sa.not_(soundness.wrong(table))).order_by(*newest).limit(_MOST)
+            found[table.name] = tuple(readable(connection.execute(sound), functools.partial(_taken, read)))
         except Exception as error:  # noqa: BLE001 - the others may be whole, and it is history
             log.info("a table could not be taken over: %s: %s", table.name, soundness.describe(error))
     return found
+
+
+def _taken(read: Callable[[Row], object], row: Row) -> Mapping[str, object]:
+    read(row)
+    return values(row)
 
 
 def take_over(connection: sa.Connection, taken: Salvaged) -> None:

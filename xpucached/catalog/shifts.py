@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from xpucached.catalog.lists import among
+from xpucached.catalog.readable import Row, document, readable, stored
 from xpucached.catalog.tables import SHIFTS
 from xpucached.domain.diagnosis import Figure
 from xpucached.domain.names import ModelName
@@ -37,7 +38,9 @@ def record_shifts(
             connection.execute(sa.update(SHIFTS).where(_C.id == kept[key].id).values(values))
             continue
         keys = dict(zip(("variant", "figure", "run_id"), (one.variant, one.figure.value, one.run), strict=True))
-        row = connection.execute(sa.insert(SHIFTS).values(model=model, **keys, **values).returning(_C.id)).scalar_one()
+        # One of the same keys is there only if it cannot be read.
+        adding = sa.insert(SHIFTS).prefix_with("OR REPLACE").values(model=model, **keys, **values)
+        row = connection.execute(adding.returning(_C.id)).scalar_one()
         news += _values(connection, _C.id == row)
     over = tuple(one for key, one in kept.items() if key not in wanted)
     for one in over:
@@ -46,12 +49,12 @@ def record_shifts(
 
 
 # Made once, as it is asked for every `status`.
-_UNSEEN: Final = sa.select(SHIFTS).where(_C.seen.is_(None)).order_by(_C.id)
+_UNSEEN: Final = stored(SHIFTS).where(_C.seen.is_(None)).order_by(_C.id)
 
 
 def unseen_shifts(connection: sa.Connection) -> tuple[Shift, ...]:
     """Return what nobody has seen yet, oldest first."""
-    return tuple(_read(connection, _UNSEEN))
+    return tuple(readable(connection.execute(_UNSEEN), _value))
 
 
 def see_shifts(connection: sa.Connection, models: Sequence[ModelName], now: datetime) -> tuple[Shift, ...]:
@@ -67,21 +70,18 @@ def _key(one: Shift) -> tuple[str, str, int]:
 
 
 def _values(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Shift]:
-    return _read(connection, sa.select(SHIFTS).where(condition).order_by(_C.id))
+    return list(readable(connection.execute(stored(SHIFTS).where(condition).order_by(_C.id)), _value))
 
 
-def _read(connection: sa.Connection, asked: sa.Select[tuple[object, ...]]) -> list[Shift]:
-    return [
-        Shift(
-            row.id,
-            ModelName(row.model),
-            row.variant,
-            Figure(row.figure),
-            row.run_id,
-            row.at,
-            *(row.before, row.spread, row.before_runs, row.after, row.after_runs),
-            tuple(row.changed),
-            row.seen,
-        )
-        for row in connection.execute(asked)
-    ]
+def _value(row: Row) -> Shift:
+    return Shift(
+        row.id,
+        ModelName(row.model.decode()),
+        row.variant.decode(),
+        Figure(row.figure.decode()),
+        row.run_id,
+        row.at,
+        *(row.before, row.spread, row.before_runs, row.after, row.after_runs),
+        document(row.changed, tuple[str, ...]),
+        row.seen,
+    )

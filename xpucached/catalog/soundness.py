@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from xpucached.catalog import (
     coverage,
-    days,
     defects,
     entries,
     intents,
@@ -86,6 +85,7 @@ _PASSING_CODES: Final = frozenset(
 _OF_THE_SCHEMA: Final = re.compile(
     r"no such|malformed|Could not decode"
     r"|ON CONFLICT clause|no column named|columns but|syntax error|unrecognized token|incomplete input"
+    r"|foreign key mismatch"
 )
 
 _OF_THE_FILE: Final = frozenset({errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
@@ -142,8 +142,6 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
         surveys.driver_changes(connection, _EVERY)
         targets.target_presence(connection)
         runs.read_newest_runs(connection, _EVERY)
-        days.days_between(connection)
-        days.warmth_changes(connection, limit=_EVERY)
         intents.open_intents(connection)
         runtimes.known_runtime_checks(connection, connection.scalars(sa.select(RUNTIME_CHECKS.c.build)).all())
         for stamp in connection.scalars(sa.select(REFUSALS.c.stamp).distinct()).all():

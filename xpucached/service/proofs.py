@@ -198,7 +198,7 @@ class ProofKeeper:
         self._found |= dict.fromkeys(self._stuck, (_SILENT,))
         todo = [run for run in wanted if run not in self._found]
         while todo:
-            results: dict[int, _Compared] = {}
+            results: dict[int, _Compared | None] = {}
             try:
                 thread = self._compare([(run, places.get(wanted[run], "/")) for run in todo], results)
             except TimeoutError as error:
@@ -218,7 +218,11 @@ class ProofKeeper:
                 self._found |= dict.fromkeys(todo, (_SILENT,))
                 return
 
-    def _take(self, run: int, compared: _Compared) -> None:
+    def _take(self, run: int, compared: _Compared | None) -> None:
+        if compared is None:
+            self._unnoted |= {run}
+            self._found[run] = ()
+            return
         self._found[run] = compared.changes
         self._needs.pop(run, None)
         if compared.kept is not None:
@@ -230,8 +234,8 @@ class ProofKeeper:
                 # The next start reads once more what was read now.
                 log.warning("times of files could not be written down: %s", error.message)
 
-    def _compare(self, todo: Sequence[tuple[int, str]], results: dict[int, _Compared]) -> threading.Thread:
-        """Look at one model after the other, until one takes too long."""
+    def _compare(self, todo: Sequence[tuple[int, str]], results: dict[int, _Compared | None]) -> threading.Thread:
+        """Look at one model after the other, until one takes too long; None is the result where nothing can be read."""
         stop = threading.Event()
         # What a thread that is stuck would still change is no other look's.
         needs = dict(self._needs)
@@ -250,7 +254,10 @@ class ProofKeeper:
                     return
                 before = needs.get(run)
                 if before is None:
-                    before = self._catalog.read(run_dependencies, [run]).get(run, ())
+                    before = self._catalog.read(run_dependencies, [run]).get(run)
+                    if before is None:
+                        results[run] = None
+                        continue
                     kept += len(before)
                 compared = self._comparer.compare(before, directory)
                 moved = compared.needs if compared.needs != before else None

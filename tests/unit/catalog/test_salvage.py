@@ -94,6 +94,21 @@ def test_models_and_history_are_taken_over_as_far_as_they_are_whole(path: Path) 
     assert [one.name for one in path.parent.glob("catalog*")] == [path.name]
 
 
+def test_rows_of_history_that_nobody_can_read_are_left_behind(path: Path) -> None:
+    with closing(catalogs.fresh(path)) as opened:
+        for number in range(1, 4):
+            opened.write(days.add, NOW.replace(day=number), freed=1.5)
+    rows = [(1, b"warm", b"why"), (2, b"warmer", b"why"), (3, b"cold", b"\xff"), (4, b"cold", b"why")]
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("UPDATE days SET freed = 9e999 WHERE day LIKE '%01'")
+        raw.execute("UPDATE days SET day = CAST(x'32ff' AS TEXT) WHERE day LIKE '%02'")
+        insert = "INSERT INTO warmth (id, at, model, now, why) VALUES (?, 1, 'net', CAST(? AS TEXT), CAST(? AS TEXT))"
+        raw.executemany(insert, rows)
+    found = salvaged(path).history
+    assert [row["day"] for row in found["days"]] == [NOW.replace(day=3).date().isoformat()]
+    assert [(row["id"], row["now"], row["why"]) for row in found["warmth"]] == [(4, "cold", "why"), (1, "warm", "why")]
+
+
 def test_what_stands_in_the_journal_is_taken_over_from_a_copy(path: Path) -> None:
     with closing(catalogs.fresh(path)) as opened:
         opened.write(add_model, model())

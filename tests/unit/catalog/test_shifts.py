@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,21 @@ def test_a_shift_is_news_once_and_stays_until_it_is_seen(tmp_path: Path) -> None
         assert catalog.read(find_run, run.id).changes == ("torch 2 → 3",)
         catalog.write(remove_model, run.model)
         assert catalog.read(unseen_shifts) == ()
+
+
+def test_what_cannot_be_read_is_not_told_and_makes_room_for_what_is_found_again(tmp_path: Path) -> None:
+    with closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        catalog.write(add_model, model("net"))
+        run = catalog.write(begin_run, model("net"), WarmReason.DRIVER, "host", NOW)
+        found = [replace(make_shift(), run=run.id, at=NOW, variant=name) for name in ("one", "two")]
+        catalog.write(record_shifts, run.model, found)
+        with closing(sqlite3.connect(catalog.path)) as raw, raw:
+            raw.execute("UPDATE shifts SET changed = '[2' WHERE variant = 'one'")
+        assert [one.variant for one in catalog.read(unseen_shifts)] == ["two"]
+        news, over = catalog.write(record_shifts, run.model, found)
+        assert ([one.variant for one in news], over) == (["one"], ())
+        assert {one.variant for one in catalog.read(unseen_shifts)} == {"one", "two"}
+        assert catalog.read(lambda connection: connection.scalar(sa.select(sa.func.count(SHIFTS.c.id)))) == 2
 
 
 def test_as_many_as_there_are_may_be_seen_at_once(tmp_path: Path) -> None:

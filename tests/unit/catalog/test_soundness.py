@@ -60,7 +60,6 @@ def put(catalog: Catalog, table: str, **words: object) -> None:
 
 
 CALENDAR: Final = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC))
-WARM: Final = {"before": "warm", "now": "cold"}
 
 
 RUN: Final = {"model": "x", "reason": "manual", "outcome": "warmed", "libraries": None}
@@ -80,7 +79,6 @@ RECIPE: Final = {"parts": "{}", "facts": "{}"}
     ("table", "column", "words"),
     [
         ("changes", "stamp", {}),
-        ("days", "day", {"day": "2026-05-04"}),
         ("defects", "code", {"meaning": '{"code":"x","effect":"dead","message":"x"}'}),
         ("host", "document", {}),
         ("intents", "key", {}),
@@ -93,8 +91,6 @@ RECIPE: Final = {"parts": "{}", "facts": "{}"}
         ("runtime_checks", "evidence", {"safety": "safe"}),
         ("stores", "via", {"origin": "found", "state": "ok"}),
         ("targets", "device", {}),
-        ("warmth", "why", WARM),
-        ("warmth", "model", WARM),
     ],
 )
 def test_what_a_start_needs_is_read_before_it(
@@ -212,6 +208,7 @@ def failed(code: int, words: str = "it failed") -> sqlite3.Error:
         (failed(sqlite3.SQLITE_NOTADB), True, True),
         (failed(sqlite3.SQLITE_ERROR), True, False),
         (failed(sqlite3.SQLITE_ERROR, "no such table: entries"), True, True),
+        (failed(sqlite3.SQLITE_ERROR, 'foreign key mismatch - "runs" referencing "models"'), True, True),
         (sqlite3.OperationalError("Could not decode to UTF-8 column"), True, True),
         (sqlite3.OperationalError("closed"), True, False),
         (failed(sqlite3.SQLITE_FULL, "no such table: entries"), False, False),
