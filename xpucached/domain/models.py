@@ -17,7 +17,7 @@ from xpucached.domain.beside_cpu import CpuComparison
 from xpucached.domain.bounds import DAY, Duration, Units, Whole
 from xpucached.domain.device_use import DeviceUse
 from xpucached.domain.libraries import Libraries
-from xpucached.domain.names import AwareDatetime, KindName, ModelName
+from xpucached.domain.names import AwareDatetime, EntryRef, KindName, ModelName
 from xpucached.domain.stores import EntryId, ModelCache
 from xpucached.domain.targets import Target
 from xpucached.domain.workloads import RunSpec, Variant
@@ -288,6 +288,7 @@ class RemovedModel(Struct, frozen=True):
     caches: tuple[ModelCache, ...] = ()  #: its directories, those that stay among them
     trashed: bool = True  #: whether those that went are in the trash
     dry_run: bool = False  #: nothing was removed, and the rest says what would be
+    too_large: tuple[EntryRef, ...] = ()  #: of `caches`, those that stay in the trash only until it is tidied next
 
 
 class ModelStatus(Struct, frozen=True):

@@ -44,7 +44,7 @@ class EvictionReport(Struct, frozen=True, tag_field="kind", tag="evict"):
     removed: tuple[EntryRef, ...] = ()
     busy: tuple[EntryRef, ...] = ()
     freed: int = 0  #: bytes that the stores hold less, those in the trash included
-    trashed: int = 0  #: bytes of these that are in the trash
+    trashed: int = 0  #: bytes of these that are in the trash still
     plan_id: str = ""  #: what `evict --plan` takes
     caches: tuple[ModelCache, ...] = ()  #: directories of models that went, and those that had to stay
 

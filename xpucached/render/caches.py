@@ -48,10 +48,14 @@ def removed(value: RemovedModel, _style: TextStyle) -> str:
     for one in value.caches:
         path = plain(str(one.path))
         what = f"{path} ({count(one.files, 'file')}, {size(one.allocated)})"
+        bound = "for some minutes at most, as that keeps no more than policy.trash_max_bytes"
+        briefly = f" {bound}" if one.ref in value.too_large else ""
         if not one.stays and value.dry_run:
-            lines.append(f"would go {'into the trash' if value.trashed else 'for good (policy.trash_keep)'}: {what}")
+            where = f"into the trash{briefly}" if value.trashed else "for good (policy.trash_keep)"
+            lines.append(f"would go {where}: {what}")
         elif not one.stays:
-            back = f"in the trash: {what}; back with: xpucachectl trash restore {quoted(one.ref)}"
+            until = "until then " if briefly else ""
+            back = f"in the trash{briefly}: {what}; {until}back with: xpucachectl trash restore {quoted(one.ref)}"
             lines.append(
                 back if value.trashed else f"gone: {what}, as nothing is kept in the trash (policy.trash_keep)"
             )

@@ -266,15 +266,14 @@ class Evictor:
                     changed = f"something changed since plan {plan_id} was shown: now it would be {plan.id}"
                     never = f"no plan {plan_id} was shown since this daemon started: now it would be {plan.id}"
                     raise Conflict(changed if known else never, hint="look at it again: xpucachectl evict --dry-run")
-                report = await self._carry_out(plan, disk_space, handle)
-                if asked:
-                    # What nobody asked for is followed by a tidying anyway, which is a part of its own.
-                    await self._trash.tidy()
-                return report
+                # What nobody asked for is followed by a tidying anyway, which is a part of its own.
+                return await self._carry_out(plan, disk_space, handle, tidy=asked)
 
         return work
 
-    async def _carry_out(self, plan: EvictionPlan, disk_space: Sequence[DiskSpace], handle: Handle) -> EvictionReport:
+    async def _carry_out(
+        self, plan: EvictionPlan, disk_space: Sequence[DiskSpace], handle: Handle, *, tidy: bool
+    ) -> EvictionReport:
         removed: list[IndexedEntry] = []
         busy: list[IndexedEntry] = []
         victims = sorted((one.entry for one in plan.evict), key=_leaf)
@@ -309,14 +308,19 @@ class Evictor:
             self._prewarmer.proofs.look_again()
         gone = [one for one in caches if not one.stays]
         kept = {one.cache.path for one in plan.caches if one.reason is not CacheReason.SPACE and self._caches.keeps}
-        trashed = sum(one.entry.allocated for one in removed if one.entry.id in notes)
+        trashed: Counter[Store] = Counter()
+        for one in removed:
+            trashed[one.entry.id.store] += one.entry.allocated if one.entry.id in notes else 0
+        if into := [one for one in gone if one.path in kept]:
+            large, store = self._caches.too_large(into), await asyncio.to_thread(lambda: self._caches.store)
+            trashed[store] += _freed(one for one in into if one.ref not in large)
         return EvictionReport(
             plan,
             dry_run=False,
             removed=tuple(one.entry.id.ref for one in removed),
             busy=tuple(one.entry.id.ref for one in busy),
             freed=_allocated(removed) + _freed(gone),
-            trashed=trashed + _freed(one for one in gone if one.path in kept),
+            trashed=await self._trash.kept(trashed, tidy=tidy),
             plan_id=plan.id,
             caches=caches,
         )

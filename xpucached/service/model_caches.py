@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from xpucached.domain.models import Model
+    from xpucached.domain.names import EntryRef
     from xpucached.domain.plans import EvictCache
     from xpucached.service.context import Context
 
@@ -193,6 +194,16 @@ class ModelCaches:
     def keeps(self) -> bool:
         """Whether what is taken out goes into the trash."""
         return self._context.settings.policy.trash_keep > 0
+
+    def too_large(self, some: Sequence[ModelCache]) -> tuple[EntryRef, ...]:
+        """Return which of these directories, as they went one after the other, are more than the trash keeps."""
+        room = self._context.settings.policy.trash_max_bytes
+        found: list[EntryRef] = []
+        for one in reversed([one for one in some if self.keeps and not one.stays]):
+            # The oldest leaves it first.
+            room -= one.allocated
+            found += [one.ref] if room < 0 else []
+        return tuple(reversed(found))
 
     def _held_by(self, path: Path, removed: Model) -> str:
         """Return why a directory that somebody named is none that could go as a whole; empty if it could."""

@@ -179,10 +179,11 @@ class ModelKeeper:
             raise Conflict(f"{name} is declared in {model.source}", hint="remove that file instead")
         if dry_run:
             would = await asyncio.to_thread(self._caches.would_remove, model, named=caches)
-            return RemovedModel(name, self._context.turns.is_running(name), would, self._caches.keeps, dry_run=True)
+            ended, large = self._context.turns.is_running(name), self._caches.too_large(would)
+            return RemovedModel(name, ended, would, self._caches.keeps, dry_run=True, too_large=large)
         await self._context.write(remove_model, name)
         await self._tell_of_removal([name])
         ended = name in await self._end_outdated()
         went = await to_its_end(self._caches.remove, model, named=caches)
         await self._surveyor.meet_drivers()
-        return RemovedModel(name, ended, went, self._caches.keeps)
+        return RemovedModel(name, ended, went, self._caches.keeps, too_large=self._caches.too_large(went))

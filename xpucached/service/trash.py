@@ -254,6 +254,18 @@ class TrashKeeper:
             report = _together(report, _dropped(some))
         return report
 
+    async def kept(self, taken: Mapping[Store, int], *, tidy: bool) -> int:
+        """Return how much stays of so many bytes that came into each store's trash just now; see `tidy`.
+
+        Unless it shall ``tidy``, what a tidying leaves at most.
+        """
+        left: Mapping[Store, int] = {}
+        if tidy and (await self.tidy()).freed:
+            left = {one.store: one.trash for one in await asyncio.to_thread(self.disk_space, held=False)}
+        # The oldest goes first: what is left is what came just now.
+        bound = self._context.settings.policy.trash_max_bytes
+        return sum(min(size, left.get(store, bound)) for store, size in taken.items())
+
     async def _drop(self, drops: Sequence[Drop]) -> Sequence[Trashed]:
         """Let these go for good; give those that are gone."""
         if not drops:

@@ -187,7 +187,7 @@ Problem: code
 Program: libraries name unit
 PushOutcome: digest reference
 ReplayReport: into
-RemovedModel: name
+RemovedModel: name too_large
 Restored: detail entry key ref
 Run: host kernel model
 RunSpec: caches compare device precisions python shapes

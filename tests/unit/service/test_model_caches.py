@@ -353,6 +353,51 @@ def test_what_one_that_was_killed_left_of_a_directory_goes_with_the_next_one(own
     assert not list(tmp_path.glob("named*"))
 
 
+def bounded(owner: Owner, size: int) -> None:
+    """Let a trash keep no more than that."""
+    settings = owner.context.settings
+    owner.context.settings = replace(settings, policy=replace(settings.policy, trash_max_bytes=size))
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_what_is_more_than_the_trash_keeps_is_said_to_stay_there_for_some_minutes(owner: Owner, *, dry: bool) -> None:
+    names = ("small", "large", "last")
+    places = [fill(owner.home / name, files) for name, files in zip(names, (1, 20, 2), strict=True)]
+    owner.add(NAME, *places)
+    refs = {name: one.ref for name, one in owner.told().items()}
+    bounded(owner, 60_000)
+    answer = asyncio.run(owner.service.models.remove(NAME, caches=True, dry_run=dry))
+    # The oldest goes first, and there is room for the last one alone.
+    assert answer.too_large == (refs["small"], refs["large"])
+    told = caches.removed(answer, TextStyle(api_stub.NOW)).splitlines()[1:]
+    words = "would go into the trash" if dry else "in the trash"
+    briefly = f"{words} for some minutes at most, as that keeps no more than policy.trash_max_bytes: "
+    assert [line.startswith(briefly) for line in told] == [True, True, False]
+    assert all(line.startswith(words) for line in told)
+    asyncio.run(owner.service.trash.tidy())
+    assert [one.key for one in asyncio.run(owner.service.trash.all())] == ([] if dry else [str(places[2])])
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_of_what_is_evicted_no_more_counts_as_in_the_trash_than_that_keeps(owner: Owner, *, asked: bool) -> None:
+    former = fill(owner.models / "former" / "triton", 20)
+    aged(former, 1)
+    removed(owner, "former", 1)
+    store = SyclStore(owner.home / ".cache" / "xpucached" / "sycl")
+    for number in range(5):
+        os.truncate(store.add(f"_ZTS{number}k", age=90000).bin, 0)
+    bounded(owner, 20_000)
+    report = evict(owner, asked=asked)
+    assert len(report.removed) == 5
+    assert [one.stays for one in report.caches] == [""]
+    asyncio.run(owner.service.trash.tidy())
+    there = sum(one.allocated for one in asyncio.run(owner.service.trash.all()))
+    entries = report.freed - sum(one.allocated for one in report.caches)
+    assert 0 < there < entries
+    # Who does not tidy knows how much that is at most.
+    assert report.trashed == (there if asked else 20_000)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_what_holds_files_of_others_stays(owner: Owner) -> None:
     own = fill(owner.models / NAME / "triton")
@@ -386,9 +431,9 @@ def removed(owner: Owner, name: str, hours: int) -> None:
     owner.context.events = Events(owner.context.clock, owner.context.catalog)
 
 
-def evict(owner: Owner) -> EvictionReport:
+def evict(owner: Owner, *, asked: bool = True) -> EvictionReport:
     """Evict, as somebody asks for it."""
-    return asyncio.run(owner.service.evictor.work()(_Handle()))  # type: ignore[arg-type] # all that it asks
+    return asyncio.run(owner.service.evictor.work(asked=asked)(_Handle()))  # type: ignore[arg-type] # all that it asks
 
 
 def test_what_is_left_of_a_model_that_is_gone_is_evicted_once_it_is_old_enough(owner: Owner) -> None:
