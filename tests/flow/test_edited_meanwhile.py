@@ -193,6 +193,27 @@ def test_what_a_program_writes_in_each_pass_is_left_out_after_two_runs(tmp_path:
     assert model.changes() == ()
 
 
+def test_two_files_of_which_the_second_is_written_from_a_later_run_on_settle(tmp_path: Path) -> None:
+    """What one proof left out was unsettled in the next, by turns, without end."""
+    app, first, second = (tmp_path / name for name in ("app.py", "first.py", "second.py"))
+    app.write_text("import first, second\n")
+    model = Proven(tmp_path, sys.executable, "app.py")
+
+    def write(*files: Path) -> Callable[[], object]:
+        return lambda: [file.write_text(f"A = {time.monotonic_ns()}\n") for file in files]
+
+    model.run(write(first), write(first))
+    model.run(write(first), write(first))
+    assert model.changes() == ()
+    model.run(write(first, second))
+    assert model.changes() == meanwhile("first.py")
+    model.run(write(first, second), write(first, second))
+    assert model.changes() == ()
+    # What did not change is proven all the same.
+    saving(app)()
+    assert model.changes() == ("app.py was modified",)
+
+
 @pytest.mark.parametrize("slots", [2, 3, 5])
 @pytest.mark.parametrize("folder", [True, False])
 def test_what_a_program_writes_by_turns_settles(tmp_path: Path, slots: int, *, folder: bool) -> None:

@@ -154,14 +154,18 @@ def needed(
     known = {one.path: one for one in last}
     reader = Reader()
     passed_over = _passed_over(then, earlier or then, known) if same_workload else set[str]()
-    turns = set[str]()
+    turns, moved = set[str](), set[str]()
     if earlier is not None:
         # What a program writes itself it writes in each pass; who works at it hardly does.
         first = {one.path: one for one in (*earlier.read.values(), *earlier.named)}
         turns = _by_turns(then, first, known)
-        still = {one.path for one in (*then.read.values(), *then.named) if alike(first.get(one.path), one)}
+        looked = (*then.read.values(), *then.named)
+        # Two that it writes, of which the last proof has one alone, would be unsettled by turns without end.
+        again = any(one.unsettled for one in known.values())
+        moved = {one.path for one in looked if again and one.path in first and not alike(first[one.path], one)}
+        still = {one.path for one in looked if alike(first.get(one.path), one)}
         known |= {path: replace(known[path], unsettled=False) for path in still & known.keys()}
-    found = _as_named(then, earlier, known, ours, reader, passed_over, turns)
+    found = _as_named(then, earlier, known, ours, reader, passed_over, turns, moved)
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)
@@ -181,7 +185,7 @@ def needed(
         seen.add(path, Role.LIBRARY)
     before = {old.path: old for old in then.named}
     settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role not in _NAMED)}
-    settled -= {path for path, one in known.items() if one.unsettled} | passed_over
+    settled -= {path for path, one in known.items() if one.unsettled} | passed_over | moved
     for path, role in seen.paths.items():
         # What a directory of the arguments holds may be code all the same, and is no output then.
         if path in found or (path in before and not role.is_code) or _below(path, ours) or not ordinary(path):
@@ -268,6 +272,7 @@ def _as_named(
     reader: Reader,
     passed_over: Collection[str],
     turns: Collection[str],
+    moved: Collection[str],
 ) -> dict[str, Dependency]:
     """Return what was named and is as it was, and what is not and was hardly written by the program; see `needed`."""
     found: dict[str, Dependency] = {}
@@ -283,7 +288,7 @@ def _as_named(
         if not code and (_below(old.path, ours) or not still):
             continue
         left_out = known[old.path].unsettled if old.path in known else script and old.path in passed_over
-        left_out = left_out or (old.role in _NAMED and os.path.dirname(old.path) in turns)
+        left_out = left_out or old.path in moved or (old.role in _NAMED and os.path.dirname(old.path) in turns)
         now = _look(old.path, old.role)
         if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
             found[old.path] = now
