@@ -1657,7 +1657,7 @@ def test_who_answers_while_others_answers_are_taken_is_not_called_unchanged(
 @pytest.mark.parametrize(
     ("old", "new"), [('"data"', '"a newer word"'), ('", ', '"l '), ("/", "\udcff")], ids=["word", "document", "text"]
 )
-def test_what_cannot_be_read_of_one_model_is_as_if_it_had_not_been_noted_and_costs_no_other(
+def test_what_cannot_be_read_of_one_model_counts_as_its_change_and_costs_no_other(
     tmp_path: Path, old: str, new: str
 ) -> None:
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
@@ -1683,7 +1683,7 @@ def test_what_cannot_be_read_of_one_model_is_as_if_it_had_not_been_noted_and_cos
         proofs = ProofKeeper(context, StoreFinder(context))
         for _ in range(2):
             found = {one.model: (one.noted, len(one.changes)) for one in proofs.coverage(context.present)}
-            assert found == {"first": (False, 0), "second": (True, 0), "third": (True, 1)}
+            assert found == {"first": (True, 1), "second": (True, 0), "third": (True, 1)}
             proofs.look_again()
         assert not catalog.corrupt
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
-from xpucached.host.digests import Enough, Reader, Unread, names
-from xpucached.host.proofs import FOLDERS, LED, alike, holds_something, led_to, names_digest
+from xpucached.host.digests import Enough, Reader, Unread, holds_something, names
+from xpucached.host.proofs import FOLDERS, LED, alike, led_to, names_digest
 from xpucached.host.python_modules import MOST
 from xpucached.host.python_packages import packages, site_of
 

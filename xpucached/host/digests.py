@@ -17,6 +17,9 @@ _MOST: Final = 2 << 30
 
 _PIECE: Final = 1 << 20
 
+_MOST_LOOKED: Final = 100_000
+"""Names of one compiler's cache that are looked at for a file."""
+
 _NOT_FILES: Final = ("/proc/", "/sys/", "/dev/")
 _OPEN: Final = ("/proc/", "/sys/", "/dev/fd/", "/dev/stdin")
 
@@ -130,3 +133,25 @@ def digest_names(found: list[tuple[str, bool]]) -> str:
     for name, folder in found:
         digest.update(os.fsencode(name) + (b"/\0" if folder else b"\0"))
     return digest.hexdigest()
+
+
+def holds_something(path: str) -> bool:
+    """Return whether there is a file below a directory that is more than a lock.  Raises OSError for the directory."""
+    ahead, left = [path], _MOST_LOOKED
+    while ahead:
+        here = ahead.pop()
+        try:
+            with os.scandir(here) as there:
+                for one in there:
+                    left -= 1
+                    if one.is_dir(follow_symlinks=False):
+                        ahead.append(one.path)
+                    elif not one.name.endswith(".lock"):
+                        return True
+                    if left < 0:
+                        # So many directories are made for something.
+                        return True
+        except OSError:
+            if here == path:
+                raise
+    return False

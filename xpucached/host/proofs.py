@@ -15,7 +15,7 @@ from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host import library_names
 from xpucached.host.dependencies import Needs
-from xpucached.host.digests import Reader, Unread, digest_names, is_file, names, ordinary, told_of_file
+from xpucached.host.digests import Reader, Unread, digest_names, holds_something, is_file, names, ordinary, told_of_file
 from xpucached.host.python_modules import MOST
 from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
@@ -30,9 +30,6 @@ _DATA: Final = 1 << 20
 
 _SET: Final = 1_000_000_000
 """Nanoseconds by which a clock that is only corrected is not off."""
-
-_MOST_LOOKED: Final = 100_000
-"""Names of one compiler's cache that are looked at for a file."""
 
 _OF_INTERPRETERS: Final = frozenset({Role.SCRIPT, Role.MODULE, Role.PACKAGES})
 """What else their words name a program names as it likes, most often what it writes."""
@@ -214,28 +211,6 @@ def filled(places: Iterable[str]) -> tuple[Dependency, ...]:
             if holds_something(path):
                 found.append(Dependency(Role.CACHE, path, 0, 0, 0, 0))
     return tuple(found)
-
-
-def holds_something(path: str) -> bool:
-    """Return whether there is a file below a directory that is more than a lock.  Raises OSError for the directory."""
-    ahead, left = [path], _MOST_LOOKED
-    while ahead:
-        here = ahead.pop()
-        try:
-            with os.scandir(here) as there:
-                for one in there:
-                    left -= 1
-                    if one.is_dir(follow_symlinks=False):
-                        ahead.append(one.path)
-                    elif not one.name.endswith(".lock"):
-                        return True
-                    if left < 0:
-                        # So many directories are made for something.
-                        return True
-        except OSError:
-            if here == path:
-                raise
-    return False
 
 
 def _passed_over(then: DependencySnapshot, first: DependencySnapshot, known: Mapping[str, Dependency]) -> set[str]:

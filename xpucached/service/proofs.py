@@ -59,6 +59,7 @@ _LONGEST: Final = 30.0
 
 _NAMED: Final = frozenset({Role.ARGUMENT, Role.FOLDER})
 
+_UNREADABLE: Final = "what it needed cannot be read any more: whether that changed is unknown"
 _SILENT: Final = "its files do not answer: whether they changed is unknown"
 
 
@@ -198,7 +199,7 @@ class ProofKeeper:
         self._found |= dict.fromkeys(self._stuck, (_SILENT,))
         todo = [run for run in wanted if run not in self._found]
         while todo:
-            results: dict[int, _Compared | None] = {}
+            results: dict[int, _Compared] = {}
             try:
                 thread = self._compare([(run, places.get(wanted[run], "/")) for run in todo], results)
             except TimeoutError as error:
@@ -218,11 +219,7 @@ class ProofKeeper:
                 self._found |= dict.fromkeys(todo, (_SILENT,))
                 return
 
-    def _take(self, run: int, compared: _Compared | None) -> None:
-        if compared is None:
-            self._unnoted |= {run}
-            self._found[run] = ()
-            return
+    def _take(self, run: int, compared: _Compared) -> None:
         self._found[run] = compared.changes
         self._needs.pop(run, None)
         if compared.kept is not None:
@@ -234,8 +231,8 @@ class ProofKeeper:
                 # The next start reads once more what was read now.
                 log.warning("times of files could not be written down: %s", error.message)
 
-    def _compare(self, todo: Sequence[tuple[int, str]], results: dict[int, _Compared | None]) -> threading.Thread:
-        """Look at one model after the other, until one takes too long; None is the result where nothing can be read."""
+    def _compare(self, todo: Sequence[tuple[int, str]], results: dict[int, _Compared]) -> threading.Thread:
+        """Look at one model after the other, until one takes too long."""
         stop = threading.Event()
         # What a thread that is stuck would still change is no other look's.
         needs = dict(self._needs)
@@ -256,7 +253,7 @@ class ProofKeeper:
                 if before is None:
                     before = self._catalog.read(run_dependencies, [run]).get(run)
                     if before is None:
-                        results[run] = None
+                        results[run] = _Compared((_UNREADABLE,), None, None)
                         continue
                     kept += len(before)
                 compared = self._comparer.compare(before, directory)
