@@ -1688,6 +1688,36 @@ def test_what_cannot_be_read_of_one_model_counts_as_its_change_and_costs_no_othe
         assert not catalog.corrupt
 
 
+def test_a_run_that_ends_while_models_are_looked_at_is_told_as_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+
+        def prove(name: str) -> None:
+            of = workload(tmp_path, "/bin/true", name)
+            model = Model(ModelName(name), of)
+            if not (tmp_path / name).exists():
+                (tmp_path / name).touch()
+                catalog.write(add_model, model)
+            run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
+            done = (Outcome.WARMED, (), Attribution(), (), "", "", NOW)
+            catalog.write(finish_run, run.id, *done, needs=proven(of))
+
+        for name in ("first", "second"):
+            prove(name)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        proofs = ProofKeeper(context, StoreFinder(context))
+        compare = proofs._comparer.compare
+
+        def compared(needs: tuple[Dependency, ...], directory: str) -> object:
+            monkeypatch.undo()
+            prove("second")
+            return compare(needs, directory)
+
+        monkeypatch.setattr(proofs._comparer, "compare", compared)
+        assert [one.changes for one in proofs.coverage(context.present)] == [(), ()]
+
+
 def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,6 @@ class _Import(contextlib.ExitStack):
         self.later = 0
         """Programs that were not begun, as the time was up."""
         self.checked = True  #: all of it was read
-        self._short = False  #: there is no room for all, if all of it has to be written
 
     def judge_all(self, progress: Progress) -> None:
         """Read all of the bundle, and say what becomes of each image.  Raises `BadBundle`, `Unsigned` and `DiskError`.
@@ -111,7 +110,8 @@ class _Import(contextlib.ExitStack):
             if self._order.seconds is not None or self._lacks_room(may):
                 # What is not taken in as it is needs none, nor any of the time.
                 may = [one for one in may if judged(one).taking is Taking.PUBLISH]
-                self._short = bool(self._lacks_room(may))
+                if self._lacks_room(may):
+                    self._check_room(may, progress)
             for one in self._bundle.members:
                 if one in may:
                     self.stage(one, signed[one.manifest.digest], progress)
@@ -148,14 +148,21 @@ class _Import(contextlib.ExitStack):
         """Say where there is no room for all that may be published; empty if there is."""
         return _lacks_room(self.stores.values(), sum(one.facts.bytes for one in members_))
 
-    def _check_room(self, member: MemberManifest, root: Path, taken: TakenPlaces, progress: Progress) -> None:
-        """Raise `DiskError` if there is no room for what lacks of an image: what is there already needs none."""
-        need = 0
-        for number, (_, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
-            progress(number, member.facts.entries, f"reading {member.facts.content}")
-            need += 0 if taken.has(leaf) else len(recipe.input) + len(binary)
-        if lacking := _lacks_room([root], need):
-            raise DiskError(lacking)
+    def _check_room(self, images: Iterable[MemberManifest], progress: Progress) -> None:
+        """Raise `DiskError` if there is no room for what lacks of images: what is there already needs none."""
+        need = dict.fromkeys(self.stores.values(), 0)
+        for member in images:
+            kind = KINDS.get(member.facts.kind) if member.facts.kind else None
+            if kind is None or kind.portable is None:
+                continue
+            root = self.stores[kind.name]
+            taken = TakenPlaces(root)
+            for number, (_, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
+                progress(number, member.facts.entries, f"reading {member.facts.content}")
+                need[root] += 0 if taken.has(leaf) else len(recipe.input) + len(binary)
+        for root, size in need.items():
+            if lacking := _lacks_room([root], size):
+                raise DiskError(lacking)
 
     def stage(self, member: MemberManifest, signed: SignatureVerdict, progress: Progress) -> None:
         """Read the programs of an image, and write those beside their store that are not there: what is there stays."""
@@ -165,8 +172,6 @@ class _Import(contextlib.ExitStack):
             return
         root = self.stores[kind.name]
         taken = TakenPlaces(root)
-        if self._short:
-            self._check_room(member, root, taken, progress)
         _make(root)
         self.source(signed)
         staged = _Staged(self.enter_context(kind.portable.batch(root)), [], [])

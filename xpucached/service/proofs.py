@@ -253,7 +253,9 @@ class ProofKeeper:
                 if before is None:
                     before = self._catalog.read(run_dependencies, [run]).get(run)
                     if before is None:
-                        results[run] = _Compared((_UNREADABLE,), None, None)
+                        # One that another run has followed meanwhile is gone: of that nothing has changed yet.
+                        noted = self._catalog.read(noted_runs, [run])
+                        results[run] = _Compared((_UNREADABLE,) if run in noted else (), None, None)
                         continue
                     kept += len(before)
                 compared = self._comparer.compare(before, directory)

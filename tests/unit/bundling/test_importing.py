@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from datetime import UTC, datetime
@@ -99,6 +100,20 @@ def test_what_is_there_already_needs_no_room(
         monkeypatch.setattr(importing, "_ROOM", 1 << 60)
         assert taken(all_) == (0, 30)
         assert taken(replace(all_, seconds=0.0)) == (0, 30)
+
+
+def test_room_is_asked_for_all_images_before_one_is_written(
+    installed: UsedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each try would write, and remove, all that there is room for, without end."""
+    bundle, files = thirty(tmp_path / "bundle", compiler=(LIBRARY,), isa="cpu:0")
+    one = sum(map(len, files.values()))
+    monkeypatch.setattr(importing, "_lacks_room", lambda _, size: "less room" if size > one else "")
+    two = dataclasses.replace(bundle, members=bundle.members * 2)
+    order = ImportBundle(bundle.layout.path, tmp_path / "store", seconds=60.0)
+    with bundle.layout, importing._Import(order, two, installed) as todo, pytest.raises(DiskError, match="less room"):
+        todo.judge_all(lambda *_: None)
+    assert not (tmp_path / "store").exists()
 
 
 def test_recipes_are_left_to_be_compiled_unless_all_their_programs_came(installed: UsedDriver, tmp_path: Path) -> None:
