@@ -115,13 +115,17 @@ _ELOOP, _ENOTDIR, _ENOENT, _EMFILE, _EOPNOTSUPP = 40, 20, 2, 24, 95
 class Trusted:
     """The users whose directories may be on the way to a socket: root, the caller, and whom the caller names."""
 
-    def __init__(self, owner: int | None = None, account: str = "", *, groups: bool = False) -> None:
-        """With ``groups``, a group of the system may write there, and to directories of the caller's any but root's."""
+    def __init__(
+        self, owner: int | None = None, account: str = "", *, groups: bool = False, wary: bool = False
+    ) -> None:
+        """With ``groups``, a group of the system may write there, and to directories of the caller's any but root's.
+
+        Where somebody else says where the way goes on (``wary``), no program that he has mounted is asked there.
+        """
         self._users = {0, os.geteuid()} | ({owner} if owner is not None else set())
         self._account = account
         self._groups = groups
-        self.wary = owner not in {None, 0, os.geteuid()}
-        """Whether somebody else says where the way goes on: no program that he has mounted is asked there."""
+        self.wary = wary
 
     def others_write(self, found: os.stat_result) -> bool:
         """Return whether somebody else may write to a directory."""
@@ -186,7 +190,7 @@ def descriptor(
     if path in {PUBLIC, ADMIN}:
         # systemd listens for it as root; one that was started by hand listens itself.
         account = ACCOUNT
-    trusted = Trusted(owner, account)
+    trusted = Trusted(owner, account, wary=strict)
     folder, name = enter(path, trusted)
     one = _socket.socket(_socket.AF_UNIX, kind | _socket.SOCK_CLOEXEC)
     try:
@@ -195,8 +199,13 @@ def descriptor(
         for side in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
             one.setsockopt(_socket.SOL_SOCKET, side, timeout.to_bytes(8, sys.byteorder) + bytes(8))
         # By the descriptor, not by the path: what was looked at is what is connected to.
-        here = f"/proc/self/fd/{folder}"
-        one.connect(f"{here}/{name}" if os.path.exists(here) else path)  # noqa: PTH110 - pathlib takes long to load
+        end = os.open(name, _STEP, dir_fd=folder)
+        try:
+            _look(end, path, trusted)
+            here = f"/proc/self/fd/{end}"
+            one.connect(here if os.path.exists(here) else path)  # noqa: PTH110 - pathlib takes long to load
+        finally:
+            os.close(end)
         _, uid, _ = peer(one)
         if uid not in (trusted if owner is None else {owner} if strict else {owner, 0}):
             wanted = f"user {owner}" if strict else f"root and user {owner}" if owner is not None else "root and you"
@@ -291,8 +300,10 @@ def _look(step: int, place: str, trusted: Trusted) -> os.stat_result:
             number = next((line.split()[1] for line in told if line.startswith(b"mnt_id:")), b"")
         with open("/proc/self/mountinfo", "rb") as mounts:  # noqa: PTH123 - as above
             lines = (line.partition(b" - ") for line in mounts)
-            if any(head.split(b" ", 1)[0] == number and tail.startswith(b"fuse") for head, _, tail in lines):
-                raise OSError(_EOPNOTSUPP, "a file system in user space is on the way, which may never answer", place)
+            kind = next((tail for head, _, tail in lines if head.split(b" ", 1)[0] == number), b"")
+        # What was taken off meanwhile was somebody's, too.
+        if not kind or kind.startswith(b"fuse"):
+            raise OSError(_EOPNOTSUPP, "a file system in user space is on the way, which may never answer", place)
     return os.fstat(step)
 
 

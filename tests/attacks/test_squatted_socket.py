@@ -222,6 +222,27 @@ def test_a_socket_that_is_changed_for_another_between_two_steps_is_not_reached(
             assert client.recv(1) == b""
 
 
+def test_a_socket_that_becomes_a_link_between_two_steps_leads_nowhere(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may lead to a file system that never answers, where root's command would wait for ever."""
+    with socket.socket(socket.AF_UNIX) as good, socket.socket(socket.AF_UNIX) as bad:
+        for listener, name in ((good, "good"), (bad, "bad")):
+            listener.bind(str(short_dir / name))
+            listener.listen()
+        seen = sockets.enter
+
+        def swapped(path: str, trusted: sockets.Trusted) -> tuple[int, str]:
+            found = seen(path, trusted)
+            (short_dir / "good").unlink()
+            (short_dir / "good").symlink_to("bad")
+            return found
+
+        monkeypatch.setattr(sockets, "enter", swapped)
+        with pytest.raises(ConnectionRefusedError):
+            sockets.connect(short_dir / "good")
+
+
 def test_without_a_runtime_directory_the_hint_works_for_daemon_and_client(attacker: User, victim: User) -> None:
     refusal = victim.call(victim.program, "-m", "xpucached", "--user", env={"XDG_RUNTIME_DIR": ""}, check=78)
     assert "export XPUCACHED_SOCKET=$HOME/.xpucached.sock" in refusal.stderr.splitlines()[-1]

@@ -669,7 +669,7 @@ def test_what_a_shell_runs_is_told_from_its_options(words: str, script: str) -> 
 
 def test_what_is_written_for_all_programs_at_any_time_is_none_of_a_model_s(tmp_path: Path) -> None:
     """As SSSD does when a name is looked up: each model that knows its user's name was changed, without end."""
-    path = tmp_path / "mesa_shader_cache" / "index"
+    path = tmp_path / "mesa_shader_cache_db" / "index"
     path.parent.mkdir()
     path.write_bytes(bytes(2 << 20))
     maps = process_tree.Maps()

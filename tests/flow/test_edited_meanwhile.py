@@ -214,6 +214,26 @@ def test_two_files_of_which_the_second_is_written_from_a_later_run_on_settle(tmp
     assert model.changes() == ("app.py was modified",)
 
 
+def test_two_libraries_that_a_launcher_compiles_settle(tmp_path: Path) -> None:
+    """As above, of what no word names."""
+    first, second = (tmp_path / name for name in ("libfirst.so", "libsecond.so"))
+    first.write_text("by hand")
+    model = Proven(tmp_path, "/bin/true")
+    mapped = (str(first), str(second))
+    model.run(nothing, nothing, mapped=mapped[:1])
+
+    def compile_() -> None:
+        for file in (first, second):
+            # The kernel's stamps are some milliseconds behind the clock.
+            time.sleep(0.02)
+            file.write_text(str(time.monotonic_ns()))
+
+    model.run(compile_, mapped=mapped)
+    assert model.changes() == meanwhile("libfirst.so")
+    model.run(compile_, compile_, mapped=mapped)
+    assert model.changes() == ()
+
+
 @pytest.mark.parametrize("slots", [2, 3, 5])
 @pytest.mark.parametrize("folder", [True, False])
 def test_what_a_program_writes_by_turns_settles(tmp_path: Path, slots: int, *, folder: bool) -> None:

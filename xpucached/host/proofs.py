@@ -159,7 +159,7 @@ def needed(
         looked = (*then.read.values(), *then.named)
         # Two that it writes, of which the last proof has one alone, would be unsettled by turns without end.
         again = any(one.unsettled for one in known.values())
-        moved = {one.path for one in looked if again and one.path in first and not alike(first[one.path], one)}
+        moved = {one.path for one in looked if again and _moved(first.get(one.path), one, earlier.began)}
         still = {one.path for one in looked if alike(first.get(one.path), one)}
         known |= {path: replace(known[path], unsettled=False) for path in still & known.keys()}
     found = _as_named(then, earlier, known, ours, reader, passed_over, turns, moved)
@@ -211,6 +211,11 @@ def filled(places: Iterable[str]) -> tuple[Dependency, ...]:
             if holds_something(path):
                 found.append(Dependency(Role.CACHE, path, 0, 0, 0, 0))
     return tuple(found)
+
+
+def _moved(old: Dependency | None, now: Dependency, began: int) -> bool:
+    """Return whether a first pass that ``began`` then changed a file; of what no word names the clock alone tells."""
+    return now.changed >= began if old is None else not alike(old, now)
 
 
 def _passed_over(then: DependencySnapshot, first: DependencySnapshot, known: Mapping[str, Dependency]) -> set[str]:

@@ -32,7 +32,7 @@ _GONE = b" (deleted)"
 _NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/SYSV", "/anon_hugepage", "/[")
 # What others keep at hand for all programs, and write at any time: names of users, and Mesa's cache.
 _OF_ALL = ("/var/lib/sss/mc/", "/var/cache/nscd/", "/var/db/nscd/", "/var/run/nscd/", "/run/nscd/")
-_MESA = "/mesa_shader_cache/"
+_MESA = "/mesa_shader_cache"
 
 
 class ProcessTreeUse:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import time
 from datetime import UTC, datetime
@@ -109,9 +108,13 @@ def test_room_is_asked_for_all_images_before_one_is_written(
     bundle, files = thirty(tmp_path / "bundle", compiler=(LIBRARY,), isa="cpu:0")
     one = sum(map(len, files.values()))
     monkeypatch.setattr(importing, "_lacks_room", lambda _, size: "less room" if size > one else "")
-    two = dataclasses.replace(bundle, members=bundle.members * 2)
+    bundle.members *= 2
     order = ImportBundle(bundle.layout.path, tmp_path / "store", seconds=60.0)
-    with bundle.layout, importing._Import(order, two, installed) as todo, pytest.raises(DiskError, match="less room"):
+    with (
+        bundle.layout,
+        importing._Import(order, bundle, installed) as todo,
+        pytest.raises(DiskError, match="less room"),
+    ):
         todo.judge_all(lambda *_: None)
     assert not (tmp_path / "store").exists()
 
