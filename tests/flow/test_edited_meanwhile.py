@@ -235,12 +235,14 @@ def test_two_libraries_that_a_launcher_compiles_settle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("slots", [2, 3, 5])
-@pytest.mark.parametrize("folder", [True, False])
-def test_what_a_program_writes_by_turns_settles(tmp_path: Path, slots: int, *, folder: bool) -> None:
+@pytest.mark.parametrize("words", ["folder", "files", "folders in one"])
+def test_what_a_program_writes_by_turns_settles(tmp_path: Path, slots: int, words: str) -> None:
     """As checkpoints, of which each start writes the next one anew."""
     files = [tmp_path / "out" / str(number) for number in range(slots)]
-    files[0].parent.mkdir()
+    if words == "folders in one":
+        files = [file / "model" for file in files]
     for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
     starts = 0
 
@@ -249,7 +251,7 @@ def test_what_a_program_writes_by_turns_settles(tmp_path: Path, slots: int, *, f
         saving(files[starts % slots])()
         starts += 1
 
-    model = Proven(tmp_path, "/bin/true", *(["out"] if folder else [f"out/{file.name}" for file in files]))
+    model = Proven(tmp_path, "/bin/true", *([f"out/{file.name}" for file in files] if words == "files" else ["out"]))
     for run in range(4):
         two = not run or bool(model.changes())
         model.run(*[write] * (1 + two))

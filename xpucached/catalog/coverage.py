@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,12 +15,13 @@ from xpucached.catalog import predicted, surveys
 from xpucached.catalog.lists import among
 from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
-from xpucached.domain.models import DENYING, Coverage, Layer, Model, Outcome, Proof
+from xpucached.domain.models import DENYING, Coverage, Layer, Model, Outcome, Proof, WarmReason
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.stores import EntryState, Store, StoreState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+    from datetime import datetime
 
     from xpucached.domain.models import Run
 
@@ -57,6 +59,7 @@ def model_coverage(
         for number, one in left.items()
     }
     failures = _failures(connection, workloads)
+    again = _again(connection, [name for name, row in last.items() if runs[row.id].reason is WarmReason.PROGRAM])
     inherited = _inherited(connection)
     return tuple(
         Coverage(
@@ -71,6 +74,7 @@ def model_coverage(
             elsewhere=best.elsewhere if best is not None else 0,
             proofs=tuple(left[row.id] for row in proofs[name]),
             denials=tuple(runs[row.id] for row in denials[name]),
+            again=again.get(name, 0),
             successors=best.successors if best is not None else (),
             appeared=best.appeared if best is not None else (),
             unread=best.unread if best is not None else 0,
@@ -205,6 +209,25 @@ def _inherited(connection: sa.Connection) -> dict[str, int]:
         .group_by(INHERITED.c.model)
     )
     return {model: count for model, count in rows}  # noqa: C416 - a result has keys of its own, which dict() takes
+
+
+_DAY: Final = timedelta(days=1)
+
+
+def _again(connection: sa.Connection, models: Collection[str]) -> dict[str, int]:
+    """Count, back from the newest finished run, those within a day that proved a model as it had changed."""
+    counts: dict[str, int] = {}
+    c = RUNS.c
+    asked = sa.select(c.model, c.reason, c.outcome, c.finished).where(c.finished.is_not(None), among(c.model, models))
+    newest: dict[str, datetime] = {}
+    over: set[str] = set()
+    for row in connection.execute(asked.order_by(c.id.desc())):
+        late = newest.setdefault(row.model, row.finished) - row.finished > _DAY
+        if late or row.reason != WarmReason.PROGRAM.value or row.outcome != Outcome.WARMED.value:
+            over.add(row.model)
+        elif row.model not in over:
+            counts[row.model] = counts.get(row.model, 0) + 1
+    return counts
 
 
 _NO_FAILURES: Final = frozenset({Outcome.WARMED.value, Outcome.UNCACHED.value})

@@ -233,15 +233,25 @@ def _passed_over(then: DependencySnapshot, first: DependencySnapshot, known: Map
 
 
 def _by_turns(then: DependencySnapshot, first: Mapping[str, Dependency], known: Mapping[str, Dependency]) -> set[str]:
-    """Return directories in which something was unsettled, and the first pass alone changed something else.
+    """Return what lies in places in which something was unsettled, and the first pass alone changed something else.
 
-    There a program writes its outputs by turns, and would never be proven.
+    There a program writes its outputs by turns, and would never be proven.  A place is a directory of the arguments
+    with all that it holds, or the directory of a file that they name.
     """
-    unsettled = {path for path, one in known.items() if one.unsettled and one.role in _NAMED}
-    places = set(map(os.path.dirname, unsettled))
-    some = (one for one in then.named if os.path.dirname(one.path) in places and one.path not in unsettled)
-    changed = (one for one in some if one.role in _NAMED and not alike(first.get(one.path), one))
-    return {os.path.dirname(one.path) for one in changed if alike(_look(one.path, one.role), one)}
+    folders = {one.path for one in then.named if one.role is Role.FOLDER}
+
+    def place_of(path: str) -> str:
+        place = os.path.dirname(path)
+        while (above := os.path.dirname(place)) in folders:
+            place = above
+        return place
+
+    places = {one.path: place_of(one.path) for one in then.named if one.role in _NAMED}
+    restless = {places[path] for path, one in known.items() if one.unsettled and path in places}
+    some = (one for one in then.named if places.get(one.path) in restless and not known.get(one.path, one).unsettled)
+    changed = (one for one in some if not alike(first.get(one.path), one))
+    turning = {places[one.path] for one in changed if alike(_look(one.path, one.role), one)}
+    return {path for path, place in places.items() if place in turning}
 
 
 def _as_named(
@@ -268,7 +278,7 @@ def _as_named(
         if not code and (_below(old.path, ours) or not still):
             continue
         left_out = known[old.path].unsettled if old.path in known else script and old.path in passed_over
-        left_out = left_out or old.path in moved or (old.role in _NAMED and os.path.dirname(old.path) in turns)
+        left_out = left_out or old.path in moved or old.path in turns
         now = _look(old.path, old.role)
         if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
             found[old.path] = now

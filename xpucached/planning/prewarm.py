@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from xpucached.domain.plans import Policy
     from xpucached.domain.targets import Target
 
+_IN_A_ROW: Final = 3
+"""Runs for what changed that follow one another at once; then there are pauses, as after failures."""
+
 _LONGEST_DELAY: Final = 30 * 86400.0
 """Doubling has to end somewhere: a month is as good as never, and no date overflows."""
 
@@ -248,6 +251,20 @@ def failure(model: Model, coverage: Coverage | None, host: Host, policy: Policy,
     return Failure(coverage.failures, last, ended + timedelta(seconds=delay))
 
 
+def rest(coverage: Coverage | None, wanted: Need, policy: Policy, now: datetime) -> Deferred | None:
+    """Return until when a model is not run again that changes in each run: its program writes what it needs itself.
+
+    Or somebody works at it: then no run is of much use before he has done.
+    """
+    if coverage is None or wanted.reason is not WarmReason.PROGRAM or coverage.again < _IN_A_ROW:
+        return None
+    ended = coverage.last.finished if coverage.last is not None else None
+    delay = min(policy.retry_after * 2.0 ** (coverage.again - _IN_A_ROW), _LONGEST_DELAY)
+    until = ended + timedelta(seconds=delay) if ended is not None and ended <= now else now
+    why = f"{coverage.again} runs in a row were of no use, as it changed in each; {_after(until)}"
+    return Deferred(coverage.model, f"{wanted.detail}; {why}", until) if until > now else None
+
+
 def describe(failed: Failure) -> str:
     """Tell of failures, as the beginning of a sentence."""
     how = f"{failed.last.outcome or 'failed'}: {failed.last.detail}" if failed.last.detail else f"{failed.last.outcome}"
@@ -295,6 +312,8 @@ def plan_prewarm(
         if wanted is None or shut:
             # A run could neither find what is there nor show that it was kept.
             deferred.append(Deferred(model.name, shut, None))
+        elif failed is None and (late := rest(mine, wanted, policy, now)) is not None:
+            deferred.append(late)
         elif failed is None:
             warm.append(Warm(model, wanted.reason, wanted.detail))
         elif failed.until is not None and failed.until <= now:
@@ -308,4 +327,8 @@ def again(failed: Failure) -> str:
     """Return when a model that failed is tried again."""
     if failed.until is None:
         return "it is not tried again until its workload or the driver changes, or somebody asks for it"
-    return f"it is tried again after {failed.until:%Y-%m-%d %H:%M} UTC"
+    return _after(failed.until)
+
+
+def _after(until: datetime) -> str:
+    return f"it is tried again after {until:%Y-%m-%d %H:%M} UTC"

@@ -18,6 +18,7 @@ from xpucached.planning.prewarm import (
     failure,
     met_another_compiler,
     need,
+    rest,
     uncached,
     unread,
 )
@@ -87,7 +88,8 @@ def warmth(
         return Warmth.WAITING, f"{_since(waiting, now)}: {waiting.why}{THEN}{detail}", wanted.reason
     if failed is None:
         state = Warmth.CHANGED if wanted.reason is WarmReason.PROGRAM else Warmth.COLD
-        return state, detail, wanted.reason
+        late = rest(coverage, wanted, policy, now)
+        return state, late.why if late is not None and not shut else detail, wanted.reason
     return Warmth.FAILED, f"{describe(failed)}; {again(failed)}", WarmReason.RETRY
 
 

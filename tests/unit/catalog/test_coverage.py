@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,6 +93,20 @@ def test_failures_are_those_of_one_model_on_this_host_since_it_was_warm_or_cache
     # What came before the run that ended the count does not count again.
     run(catalog, model(), Outcome.FAILED)
     assert (covered(catalog).failures, covered(catalog, "other").failures) == (1, 1)
+
+
+def test_runs_in_a_row_for_what_changed_are_counted_within_a_day(catalog: Catalog) -> None:
+    catalog.write(add_model, model("other"))
+    reasons = [WarmReason.PROGRAM, WarmReason.NEVER, *[WarmReason.PROGRAM] * 4]
+    days = [0, 1, 1, 3, 3, 3]
+    for reason, day in zip(reasons, days, strict=True):
+        started = catalog.write(begin_run, model(), reason, "here", NOW + timedelta(days=day))
+        finished = NOW + timedelta(days=day, hours=1)
+        catalog.write(finish_run, started.id, Outcome.WARMED, [], Attribution(), (), "", "", finished)
+        run(catalog, model("other"))
+    assert (covered(catalog).again, covered(catalog, "other").again) == (3, 0)
+    run(catalog, model())
+    assert covered(catalog).again == 0
 
 
 def test_what_is_there_of_a_run_is_told_apart_by_kind(catalog: Catalog) -> None:

@@ -22,7 +22,7 @@ from tests.unit.planning.test_planning import (
     run,
 )
 from xpucached.domain.host import DriverInUse, Host
-from xpucached.domain.models import Coverage, Outcome, Proof, Run, WarmReason
+from xpucached.domain.models import Coverage, Outcome, Proof, Run, WarmReason, Warmth
 from xpucached.domain.plans import Policy
 from xpucached.domain.targets import Target
 from xpucached.domain.workloads import RunSpec
@@ -37,6 +37,7 @@ from xpucached.planning.prewarm import (
     uncached,
     unread,
 )
+from xpucached.planning.verdict import warmth
 
 # The same driver and device with another compiler, and what looks alike and is not.
 BUILT: Final = replace(NEW, facts=(("compiler", "a"),))
@@ -47,6 +48,28 @@ OTHERS: Final = replace(REBUILT, device="another")
 
 def proof(number: int, *environments: Target, remaining: int = 4, unreadable: str = "") -> Proof:
     return Proof(run(environments=environments, number=number), 4, remaining, unreadable=unreadable)
+
+
+@pytest.mark.parametrize(
+    ("again", "minutes"), [(0, 0.0), (2, 0.0), (3, 15.0), (4, 30.0), (7, 240.0), (60, 30 * 24 * 60.0)]
+)
+def test_what_changes_in_each_run_is_run_again_after_longer_and_longer_pauses(again: int, minutes: float) -> None:
+    last = run(ended=NOW - timedelta(seconds=1))
+    known = replace(coverage(last), changes=("app.py was changed while the run that proved it went on",), again=again)
+    found = plan(known)
+    if not minutes:
+        assert [one.reason for one in found.warm] == [WarmReason.PROGRAM]
+        return
+    (late,) = found.deferred
+    assert late.until == NOW + timedelta(minutes=minutes, seconds=-1)
+    assert late.why.startswith("not proven as it is now: app.py was changed")
+    assert f"{again} runs in a row" in late.why
+    assert [one.reason for one in plan(known, force="net").warm] == [WarmReason.MANUAL]
+    # What waits for its time is changed, and so it is told.
+    state, why, reason = warmth(model(), known, host(NEW), Policy(), NOW)
+    assert (state, why, reason) == (Warmth.CHANGED, late.why, WarmReason.PROGRAM)
+    # Nor does a clock that was set back hold it for ever.
+    assert plan(replace(known, last=run(ended=NOW + timedelta(days=1)))).warm
 
 
 @pytest.mark.parametrize(
