@@ -258,9 +258,16 @@ def test_many_whose_closing_never_ends_take_few_children_and_no_thread(
             end.close()
 
 
+@pytest.mark.parametrize("apart", [True, False])
 def test_where_too_much_cannot_be_closed_everybody_s_socket_rests_and_the_administrators_does_not(
-    short_dir: Path, endless: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    short_dir: Path,
+    endless: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    apart: bool,
 ) -> None:
+    """Whether it has a thread of its own, or is a user's daemon's whose ``socket_mode`` lets everybody in."""
     monkeypatch.setattr(guarded, "_MOST", 1)
     monkeypatch.setattr(guarded, "_MOST_OPEN", 5)
 
@@ -277,8 +284,8 @@ def test_where_too_much_cannot_be_closed_everybody_s_socket_rests_and_the_admini
         return Server(handlers(Standin()), owner_only)
 
     async def serve() -> None:
-        public, administrators = PublicListener(doors), doors()
-        await public.start([unix_sockets.bind(short_dir / "p", 0o600)])
+        public, administrators = PublicListener(doors) if apart else doors(), doors()
+        await public.start([unix_sockets.bind(short_dir / "p", 0o600 if apart else 0o666)])
         await administrators.start([unix_sockets.bind(short_dir / "a", 0o600)])
         try:
             heard = [await asyncio.to_thread(send_one, short_dir / "p") for _ in range(6)]

@@ -9,7 +9,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from xpucached import sockets
+from xpucached import guarded, sockets
 from xpucached.api.endpoints import Right
 from xpucached.errors import Denied
 from xpucached.server.connection import FOREIGN, Connection, ConnectionLimits, ConnectionPool, configuration
@@ -75,6 +75,7 @@ class HttpListener:
         # wants the signals, and the daemon has both a loop and signal handlers of its own.
         config = configuration(self._routes.application, self._limits)
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_tell)
         make = functools.partial(Connection, config, self._places, {})
         for one in given:
             sockets.refuse_descriptors(one)
@@ -152,3 +153,9 @@ class Server(HttpListener):
     def last_passed_on(self) -> float:
         """The same of what the host's daemon passed on for an administrator who looks."""
         return self._own.last_passed_on
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Tell of what went wrong; that a socket rests is told once, there."""
+    if not isinstance(context.get("exception"), guarded.Resting):
+        loop.default_exception_handler(context)

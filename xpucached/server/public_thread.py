@@ -28,7 +28,6 @@ class PublicListener:
         self._make = listener
         self._door: HttpListener | None = None
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_tell)
         self._thread = threading.Thread(target=self._run, name="public", daemon=True)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -59,12 +58,6 @@ class PublicListener:
             self._loop.run_forever()
         finally:
             self._loop.close()
-
-
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Tell of what went wrong; that the socket rests is told once, there."""
-    if not isinstance(context.get("exception"), guarded.Resting):
-        loop.default_exception_handler(context)
 
 
 async def here(call: Coroutine[None, None, T]) -> T:

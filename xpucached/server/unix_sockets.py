@@ -22,6 +22,7 @@ _LONGEST: Final = 107
 BACKLOG: Final = 256
 """A burst of clients must not meet a full queue: for them that looks like a daemon that is not there."""
 _FIRST_DESCRIPTOR: Final = 3
+_EVERYBODY: Final = 0o006
 
 
 def bind(path: Path, mode: int) -> guarded.GuardedListener:
@@ -47,7 +48,7 @@ def bind(path: Path, mode: int) -> guarded.GuardedListener:
         listener.close()
         message = f"cannot listen on {path}: {error.strerror}"
         raise SettingsError(message) from error
-    listener.ours = True
+    listener.ours, listener.public = True, bool(mode & _EVERYBODY)
     return listener
 
 
@@ -141,5 +142,7 @@ def activated_by_name(environ: MutableMapping[str, str] = os.environ) -> list[tu
             message = f"descriptor {number} from systemd is not a listening unix stream socket"
             raise SettingsError(message, hint="use ListenStream= with an absolute path in the socket unit")
         one.setblocking(False)  # noqa: FBT003 - the standard library's signature
+        with contextlib.suppress(OSError, ValueError):
+            one.public = bool(os.stat(one.getsockname()).st_mode & _EVERYBODY)  # noqa: PTH116 - text or bytes
     names += [""] * (len(taken) - len(names))
     return list(zip(names, taken, strict=False))

@@ -95,7 +95,7 @@ class ActivityTracker:
                 whose = process_times.uid(pid)
                 # Whoever may mount what he likes can have the kernel wait where a process of his is looked at: that
                 # keeps nobody from looking at those of others.
-                place = f"who a process is: {whose} {pid if whose == os.geteuid() else ''}"
+                place = ("/proc", str(whose), str(pid) if whose == os.geteuid() else "")
                 program = deadlines.ask(place, lambda: process_table.program(pid, at, libraries()))
             except (TimeoutError, ProcessLookupError, FileNotFoundError, IndexError):
                 return None
