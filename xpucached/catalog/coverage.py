@@ -15,6 +15,7 @@ from xpucached.catalog import predicted, surveys
 from xpucached.catalog.lists import among
 from xpucached.catalog.runs import PROOFS, read_runs
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
+from xpucached.domain.dependencies import MEANWHILE
 from xpucached.domain.models import DENYING, Coverage, Layer, Model, Outcome, Proof, WarmReason
 from xpucached.domain.names import KindName, ModelName
 from xpucached.domain.stores import EntryState, Store, StoreState
@@ -215,15 +216,16 @@ _DAY: Final = timedelta(days=1)
 
 
 def _again(connection: sa.Connection, models: Collection[str]) -> dict[str, int]:
-    """Count, back from the newest finished run, those within a day that proved a model as it had changed."""
+    """Count, back from the newest finished run, those of a day for what had changed in the midst of the run before."""
     counts: dict[str, int] = {}
     c = RUNS.c
-    asked = sa.select(c.model, c.reason, c.outcome, c.finished).where(c.finished.is_not(None), among(c.model, models))
+    asked = sa.select(c.model, c.changes, c.outcome, c.finished).where(c.finished.is_not(None), among(c.model, models))
     newest: dict[str, datetime] = {}
     over: set[str] = set()
     for row in connection.execute(asked.order_by(c.id.desc())):
         late = newest.setdefault(row.model, row.finished) - row.finished > _DAY
-        if late or row.reason != WarmReason.PROGRAM.value or row.outcome != Outcome.WARMED.value:
+        in_the_midst = any(isinstance(one, str) and one.endswith(MEANWHILE) for one in row.changes or ())
+        if late or not in_the_midst or row.outcome != Outcome.WARMED.value:
             over.add(row.model)
         elif row.model not in over:
             counts[row.model] = counts.get(row.model, 0) + 1

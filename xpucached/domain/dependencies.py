@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -26,6 +27,10 @@ class Role(StrEnum):
     def is_code(self) -> bool:
         """Return whether it decides what runs, so that a change while it ran cannot be taken for an output."""
         return self not in {Role.ARGUMENT, Role.FOLDER, Role.DATA, Role.CACHE}
+
+
+MEANWHILE: Final = "was changed while the run that proved it went on"
+"""How a change is told of what is `Dependency.unsettled`."""
 
 
 class Dependency(Struct, frozen=True):

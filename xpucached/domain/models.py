@@ -265,7 +265,7 @@ class Coverage(Struct, frozen=True):
     unreadable: str = ""  #: as `Proof.unreadable`; of a model that was never warmed: of the store that it caches in
     appeared: tuple[Target, ...] = ()  #: as `Proof.appeared`, of the good run
     denials: tuple[Run, ...] = ()  #: of its present workload, the newest on each host that showed that it is not warm
-    again: int = 0  #: runs in a row, within a day, that proved it anew because what it needs had changed
+    again: int = 0  #: runs in a row, within a day, that proved it anew as what it needs had changed in the run before
 
 
 class Warmth(StrEnum):

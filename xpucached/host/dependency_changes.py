@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from xpucached import mounts
-from xpucached.domain.dependencies import Dependency, Role
+from xpucached.domain.dependencies import MEANWHILE, Dependency, Role
 from xpucached.host.digests import Enough, Reader, Unread, holds_something, names
 from xpucached.host.proofs import FOLDERS, LED, alike, led_to, names_digest
 from xpucached.host.python_modules import MOST
@@ -80,7 +80,7 @@ class _Look:
         """Compare one; give it as it is to be remembered."""
         name = old.path.removeprefix(self._directory)
         if old.unsettled:
-            self.said.append(f"{name} was changed while the run that proved it went on")
+            self.said.append(f"{name} {MEANWHILE}")
             return old
         try:
             found = os.stat(old.path)

@@ -37,6 +37,7 @@ _OF_INTERPRETERS: Final = frozenset({Role.SCRIPT, Role.MODULE, Role.PACKAGES})
 _NAMED: Final = frozenset({Role.ARGUMENT, Role.FOLDER})
 """What the words name, be it read or written: only what becomes of it tells."""
 
+_AGAIN: Final = "unsettled before"  # the version of what the words name, of those that were unsettled in this series
 FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES, Role.LINK})
 LED: Final = frozenset({Role.PROGRAM, Role.SCRIPT, Role.LINK})
 """What lies beside or in these is loaded from where they lie themselves, whatever link leads there."""
@@ -152,17 +153,19 @@ def needed(
     reader = Reader()
     passed_over = _passed_over(then, earlier or then, known) if same_workload else set[str]()
     turns, moved = set[str](), set[str]()
+    again = any(one.unsettled for one in known.values())
     if earlier is not None:
         # What a program writes itself it writes in each pass; who works at it hardly does.
         first = {one.path: one for one in (*earlier.read.values(), *earlier.named)}
         turns = _by_turns(then, first, known)
         looked = (*then.read.values(), *then.named)
         # Two that it writes, of which the last proof has one alone, would be unsettled by turns without end.
-        again = any(one.unsettled for one in known.values())
         moved = {one.path for one in looked if again and _moved(first.get(one.path), one, earlier.began)}
         still = {one.path for one in looked if alike(first.get(one.path), one)}
         known |= {path: replace(known[path], unsettled=False) for path in still & known.keys()}
     found = _as_named(then, earlier, known, ours, reader, passed_over, turns, moved)
+    marked = {path for path, one in known.items() if again and one.version == _AGAIN} & found.keys()
+    found |= {path: replace(found[path], version=_AGAIN) for path in marked}
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)
@@ -242,14 +245,14 @@ def _by_turns(then: DependencySnapshot, first: Mapping[str, Dependency], known: 
 
     def place_of(path: str) -> str:
         place = os.path.dirname(path)
-        while (above := os.path.dirname(place)) in folders:
+        while (above := os.path.dirname(place)) in folders and above != place:
             place = above
         return place
 
     places = {one.path: place_of(one.path) for one in then.named if one.role in _NAMED}
     restless = {places[path] for path, one in known.items() if one.unsettled and path in places}
-    some = (one for one in then.named if places.get(one.path) in restless and not known.get(one.path, one).unsettled)
-    changed = (one for one in some if not alike(first.get(one.path), one))
+    others = (one for one in then.named if places.get(one.path) in restless and not known.get(one.path, one).unsettled)
+    changed = (one for one in others if not alike(first.get(one.path), one))
     turning = {places[one.path] for one in changed if alike(_look(one.path, one.role), one)}
     return {path for path, place in places.items() if place in turning}
 
@@ -278,7 +281,9 @@ def _as_named(
         if not code and (_below(old.path, ours) or not still):
             continue
         left_out = known[old.path].unsettled if old.path in known else script and old.path in passed_over
-        left_out = left_out or old.path in moved or old.path in turns
+        left_out = left_out or old.path in moved
+        # Weights that are downloaded one after the other change once, outputs by turns again and again.
+        left_out = left_out or (old.path in turns and old.path in known and known[old.path].version == _AGAIN)
         now = _look(old.path, old.role)
         if now is not None and (now == old or (old.role in FOLDERS and now.digest and now.digest == old.digest)):
             found[old.path] = now
@@ -287,7 +292,7 @@ def _as_named(
         ):
             found[old.path] = same
         elif code and not left_out and (now is not None or old.role not in _NAMED):
-            found[old.path] = replace(old, unsettled=True)
+            found[old.path] = replace(old, unsettled=True, version=_AGAIN if old.role in _NAMED else old.version)
     return found
 
 

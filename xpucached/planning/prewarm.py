@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from xpucached.domain.dependencies import MEANWHILE
 from xpucached.domain.host import given_by
 from xpucached.domain.models import Outcome, Proof, WarmReason
 from xpucached.domain.plans import Deferred, PrewarmPlan, Warm
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from xpucached.domain.plans import Policy
     from xpucached.domain.targets import Target
 
-_IN_A_ROW: Final = 3
-"""Runs for what changed that follow one another at once; then there are pauses, as after failures."""
+_IN_A_ROW: Final = 2
+"""Runs for what changed in the one before that follow it at once; then there are pauses, as after failures."""
 
 _LONGEST_DELAY: Final = 30 * 86400.0
 """Doubling has to end somewhere: a month is as good as never, and no date overflows."""
@@ -258,10 +259,12 @@ def rest(coverage: Coverage | None, wanted: Need, policy: Policy, now: datetime)
     """
     if coverage is None or wanted.reason is not WarmReason.PROGRAM or coverage.again < _IN_A_ROW:
         return None
+    if not any(one.endswith(MEANWHILE) for one in coverage.changes):
+        return None
     ended = coverage.last.finished if coverage.last is not None else None
     delay = min(policy.retry_after * 2.0 ** (coverage.again - _IN_A_ROW), _LONGEST_DELAY)
     until = ended + timedelta(seconds=delay) if ended is not None and ended <= now else now
-    why = f"{coverage.again} runs in a row were of no use, as it changed in each; {_after(until)}"
+    why = f"{coverage.again + 1} runs in a row were of no use, as it changed in each; {_after(until)}"
     return Deferred(coverage.model, f"{wanted.detail}; {why}", until) if until > now else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from msgspec.structs import replace
@@ -95,16 +95,23 @@ def test_failures_are_those_of_one_model_on_this_host_since_it_was_warm_or_cache
     assert (covered(catalog).failures, covered(catalog, "other").failures) == (1, 1)
 
 
+MIDST: Final = ("conf.yaml was changed while the run that proved it went on",)
+EDITED: Final = ("app.py was modified",)
+
+
 def test_runs_in_a_row_for_what_changed_are_counted_within_a_day(catalog: Catalog) -> None:
     catalog.write(add_model, model("other"))
-    reasons = [WarmReason.PROGRAM, WarmReason.NEVER, *[WarmReason.PROGRAM] * 4]
-    days = [0, 1, 1, 3, 3, 3]
-    for reason, day in zip(reasons, days, strict=True):
-        started = catalog.write(begin_run, model(), reason, "here", NOW + timedelta(days=day))
+    changed = [(MIDST, 0), (MIDST, 2), (EDITED, 2), (MIDST, 2), (MIDST, 2), (MIDST, 2)]
+    for changes, day in changed:
+        started = catalog.write(begin_run, model(), WarmReason.PROGRAM, "here", NOW + timedelta(days=day), "", changes)
         finished = NOW + timedelta(days=day, hours=1)
         catalog.write(finish_run, started.id, Outcome.WARMED, [], Attribution(), (), "", "", finished)
         run(catalog, model("other"))
     assert (covered(catalog).again, covered(catalog, "other").again) == (3, 0)
+    # Yesterday's count no more.
+    started = catalog.write(begin_run, model(), WarmReason.PROGRAM, "here", NOW + timedelta(days=9), "", MIDST)
+    catalog.write(finish_run, started.id, Outcome.WARMED, [], Attribution(), (), "", "", NOW + timedelta(days=9))
+    assert covered(catalog).again == 1
     run(catalog, model())
     assert covered(catalog).again == 0
 
