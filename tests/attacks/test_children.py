@@ -30,6 +30,7 @@ import pytest
 from tests import INSTANCE
 from tests.support import catalogs
 from tests.support.builders import sycl_target
+from xpucached import guarded
 from xpucached.api.requests import AddModel
 from xpucached.catalog import opening, tables
 from xpucached.cli import bundles, dry_imports, installed_files
@@ -239,6 +240,14 @@ def look_for_modules(lair: Path) -> None:
     assert list(dry_imports.notes(AddModel(name=ModelName("net"), directory=lair.parent, exercise=exercise)))
 
 
+def close_what_was_sent(_lair: Path) -> None:
+    ours, theirs = socket.socketpair()
+    guarded.let_go(ours.detach())
+    theirs.settimeout(60)
+    assert theirs.recv(1) == b""
+    theirs.close()
+
+
 WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "processes/driver_probe.py": ask_drivers,
     "kinds/sycl/preflight.py": ask_runtimes,
@@ -255,6 +264,7 @@ WAYS: Final[dict[str, Callable[[Path], None]]] = {
     "processes/credential_helper.py": ask_for_an_account,
     "service/taking.py": take_a_bundle_in,
     "cli/dry_imports.py": look_for_modules,
+    "guarded.py": close_what_was_sent,
 }
 """For each module that starts something, what makes it do so."""
 

@@ -223,7 +223,7 @@ def _again(connection: sa.Connection, models: Collection[str]) -> dict[str, int]
     newest: dict[str, datetime] = {}
     over: set[str] = set()
     for row in connection.execute(asked.order_by(c.id.desc())):
-        late = newest.setdefault(row.model, row.finished) - row.finished > _DAY
+        late = abs(newest.setdefault(row.model, row.finished) - row.finished) > _DAY
         in_the_midst = any(isinstance(one, str) and one.endswith(MEANWHILE) for one in row.changes or ())
         if late or not in_the_midst or row.outcome != Outcome.WARMED.value:
             over.add(row.model)

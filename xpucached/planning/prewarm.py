@@ -283,10 +283,12 @@ def plan_prewarm(
     now: datetime,
     *,
     force: frozenset[ModelName] | None = None,
+    patient: bool = True,
 ) -> PrewarmPlan:
     """Decide which models to warm now, the most urgent first (priority, then name), and which wait.
 
-    Models in ``force`` are warmed even if they are warm, or failed too often: somebody asked for them by name.
+    Models in ``force`` are warmed even if they are warm, or failed too often: somebody asked for them by name.  What
+    changes in the midst of each run waits, if one is ``patient``, as nobody is who asked for all that is stale.
     """
     known = {one.model: one for one in coverage}
     warm: list[Warm] = []
@@ -315,7 +317,7 @@ def plan_prewarm(
         if wanted is None or shut:
             # A run could neither find what is there nor show that it was kept.
             deferred.append(Deferred(model.name, shut, None))
-        elif failed is None and (late := rest(mine, wanted, policy, now)) is not None:
+        elif failed is None and patient and (late := rest(mine, wanted, policy, now)) is not None:
             deferred.append(late)
         elif failed is None:
             warm.append(Warm(model, wanted.reason, wanted.detail))

@@ -98,14 +98,14 @@ class Prewarmer:
         wanted = [warm.model.name for warm in (await self.plan()).warm if warm.model.name not in self._running]
         return self.throttle.admit(wanted, await self.throttle.busy() if wanted else "")
 
-    async def plan(self, force: frozenset[ModelName] = frozenset()) -> PrewarmPlan:
+    async def plan(self, force: frozenset[ModelName] = frozenset(), *, patient: bool = True) -> PrewarmPlan:
         """Decide what should be warmed now."""
         # What a run has proved, and the catalog had no room for, need not be proved again.
         await asyncio.to_thread(self._ends.catch_up)
         models = await self._context.read(all_models)
-        context, present = self._context, self._context.present
+        policy, present = self._context.settings.policy, self._context.present
         coverage = await asyncio.to_thread(self.proofs.coverage, present)
-        return plan_prewarm(models, coverage, present, context.settings.policy, context.clock(), force=force)
+        return plan_prewarm(models, coverage, present, policy, self._context.clock(), force=force, patient=patient)
 
     def work(
         self,
@@ -124,7 +124,7 @@ class Prewarmer:
 
         async def work(handle: Handle) -> PrewarmReport:
             going = self.running if named is not None and not force else frozenset()
-            plan = await self.plan(named or frozenset())
+            plan = await self.plan(named or frozenset(), patient=automatic)
             wanted = [warm for warm in plan.warm if named is None or warm.model.name in named]
             covered, idle = list(plan.covered), list[Deferred]()
             if named is not None and not force:
@@ -195,7 +195,7 @@ class Prewarmer:
                 known[one.model.name] = one.model if force or one.warmth not in _SETTLED else idle
         else:
             # It may have failed meanwhile, too: what nobody asked for waits as long as the plan says.
-            plan = await self.plan()
+            plan = await self.plan(patient=False)
             known.update({one.model: one for one in plan.deferred} | dict.fromkeys(plan.covered))
             known.update({one.model.name: one.model for one in plan.warm})
         return known.get(warm.model.name, Deferred(warm.model.name, "it was removed meanwhile", None))

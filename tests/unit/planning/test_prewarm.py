@@ -65,6 +65,8 @@ def test_what_changes_in_each_run_is_run_again_after_longer_and_longer_pauses(ag
     assert late.why.startswith("not proven as it is now: app.py was changed")
     assert f"{again + 1} runs in a row" in late.why
     assert [one.reason for one in plan(known, force="net").warm] == [WarmReason.MANUAL]
+    (asked,) = plan_prewarm([model()], [known], host(NEW), Policy(), NOW, patient=False).warm
+    assert asked.reason is WarmReason.PROGRAM
     # What waits for its time is changed, and so it is told.
     state, why, reason = warmth(model(), known, host(NEW), Policy(), NOW)
     assert (state, why, reason) == (Warmth.CHANGED, late.why, WarmReason.PROGRAM)
