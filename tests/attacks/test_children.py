@@ -246,6 +246,9 @@ def close_what_was_sent(_lair: Path) -> None:
     theirs.settimeout(60)
     assert theirs.recv(1) == b""
     theirs.close()
+    for one in guarded._closers:
+        one.wait(60)
+    guarded.close_left()
 
 
 WAYS: Final[dict[str, Callable[[Path], None]]] = {
