@@ -15,6 +15,7 @@ from tests.support import daemons
 from xpucached.domain.models import Workload
 from xpucached.host import proofs
 from xpucached.host.dependency_changes import DependencyChecker
+from xpucached.service.proofs import needed_by_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -278,6 +279,22 @@ def test_weights_that_come_one_after_the_other_while_it_runs_are_no_outputs_by_t
     assert model.changes() == ()
     saving(shards[3])()
     assert model.changes() == ("model/3 was modified",)
+
+
+def test_what_one_variant_changes_of_that_which_another_needs_is_unsettled(tmp_path: Path) -> None:
+    """It was "modified" at the end of each run, and each was followed by another at once."""
+    generated = tmp_path / "generated.py"
+    (tmp_path / "app.py").write_text("import generated\n")
+    model = Proven(tmp_path, sys.executable, "app.py")
+    variants: list[tuple[Dependency, ...]] = []
+    for text in ("SHAPE = 1\n", "SHAPE = 22\n"):
+        generated.write_text(text)
+        model.run(nothing, nothing)
+        variants.append(model.needs)
+    same = needed_by_all((variants[0], variants[0]))
+    assert same == variants[0]
+    model.needs = needed_by_all(variants) or ()
+    assert model.changes() == meanwhile("generated.py")
 
 
 @pytest.mark.timeout(300)

@@ -165,7 +165,7 @@ def needed(
         known |= {path: replace(known[path], unsettled=False) for path in still & known.keys()}
     found = _as_named(then, earlier, known, ours, reader, passed_over, turns, moved)
     marked = {path for path, one in known.items() if again and one.version == _AGAIN} & found.keys()
-    found |= {path: replace(found[path], version=_AGAIN) for path in marked}
+    found |= {path: replace(found[path], version=_AGAIN) for path in marked if found[path].role in _NAMED}
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)

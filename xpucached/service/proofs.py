@@ -282,9 +282,11 @@ def needed_by_all(variants: Sequence[tuple[Dependency, ...] | None]) -> tuple[De
         if needs is None:
             return None
         for one in needs:
-            # What one variant saw change while it ran is not settled by another.
-            if one.path not in found or one.unsettled:
-                found[one.path] = one
+            # What one variant saw change while it ran is not settled by another; nor is what changed between two.
+            before = found.get(one.path, one)
+            changed = bool(before.digest and one.digest and before.digest != one.digest)
+            if before is one or one.unsettled or changed:
+                found[one.path] = replace(one, unsettled=one.unsettled or before.unsettled or changed)
     # Their arguments are the same: what one of them wrote there, others met as it was before that, or after it.
     noted = [{one.path for one in needs or ()} for needs in variants]
     return tuple(
