@@ -251,7 +251,8 @@ def test_many_whose_closing_never_ends_take_few_children_and_no_thread(
         endless()
         with Client(one.path) as honest:
             honest.call(requests.GetStatus())
-        assert len(guarded._closers) == 1
+        # All that was left went to one child, which may have ended by now.
+        assert len(guarded._closers) <= 1
         # All that waited is closed by that one.
         for end in heard:
             assert end.recv(1) == b""
