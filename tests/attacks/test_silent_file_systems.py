@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -86,9 +87,9 @@ def silent(place: Path) -> Iterator[Path]:
     before = set(threading.enumerate())
     with silent_filesystem.mounted(place):
         yield place
-    for thread in set(threading.enumerate()) - before:
-        if thread.name in {"patience", "proofs", "place"}:
-            thread.join()
+    # Not by joining each: one may be about to begin, which nobody can join yet.
+    while any(one.name in {"patience", "proofs", "place"} for one in set(threading.enumerate()) - before):
+        time.sleep(0.01)
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float = 2.0) -> None:
