@@ -691,3 +691,32 @@ def test_nobody_asks_where_links_lead_in_a_way_that_some_links_make_fail() -> No
         if ast.unparse(node) != "Path(__file__).resolve"
     }
     assert found == set()
+
+
+def test_values_are_read_field_by_field_behind_one_lock() -> None:
+    """Where two threads meet types that share one for the first time at once, ``msgspec.convert`` ends the process."""
+    found = {
+        name
+        for name, text in sources()
+        if name != "codec.py" and re.search(r"msgspec\.convert\b|from msgspec import [^\n]*\bconvert\b", text)
+    }
+    assert found == set()
+
+
+BY_THEIR_PATHS: Final = frozenset(
+    {"bundle/writing.py", "host/process_times.py", "kinds/fs.py", "processes/live_threads.py"}
+)
+"""Who opens what no link of somebody's leads to: what is its own, what the kernel makes up, and what it looked at."""
+
+
+def test_nobody_opens_what_a_link_may_have_lead_to_our_own_database() -> None:
+    """To close it would let go of the locks that this process has on it; `reading.opened` does not open it."""
+    found = {
+        f"{name}: {ast.unparse(node)}"
+        for name, text in sources()
+        if name not in BY_THEIR_PATHS and name != "reading.py" and not name.startswith(("libexec/", "cli/", "watchd/"))
+        for node in ast.walk(parsed(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.open" and "O_RDONLY" in ast.unparse(node)
+        if not re.search("O_NOFOLLOW|_DIRECTORY|O_PATH", ast.unparse(node))
+    }
+    assert found == set()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_locked: Final[set[str]] = set()
+_protected: Final[set[str]] = set()
 _SIDES: Final = ("", "-wal", "-shm", "-journal")
 """What SQLite has open beside a database."""
 
@@ -23,7 +23,7 @@ _SIDES: Final = ("", "-wal", "-shm", "-journal")
 def opened(path: str | Path, *, follow: bool = True, dir_fd: int | None = None) -> int:
     """Return a descriptor, to read from.  Raises OSError, also for a database of this process, and ValueError."""
     flags = 0 if follow else os.O_NOFOLLOW
-    if not _locked:
+    if not _protected:
         return os.open(path, _FLAGS | flags, dir_fd=dir_fd)
     # A descriptor of this kind has no part in locks.
     found = os.open(path, os.O_PATH | os.O_CLOEXEC | flags, dir_fd=dir_fd)
@@ -36,19 +36,19 @@ def opened(path: str | Path, *, follow: bool = True, dir_fd: int | None = None) 
         os.close(found)
 
 
-def locks(database: Path) -> None:
-    """Let nobody here open a database, or what lies beside it, from now on: this process has locks on it."""
-    _locked.add(os.fspath(database))
+def protect(database: Path) -> None:
+    """Refuse from now on to open a database, or what lies beside it, here: this process has locks on it."""
+    _protected.add(os.fspath(database))
 
 
-def locks_no_more(database: Path) -> None:
-    """Take one `locks` back."""
-    _locked.discard(os.fspath(database))
+def unprotect(database: Path) -> None:
+    """Open it as other files from now on: this process has closed it."""
+    _protected.discard(os.fspath(database))
 
 
 def _refuse_ours(descriptor: int, path: str | Path) -> None:
     status = os.fstat(descriptor)
-    for one in tuple(_locked):
+    for one in tuple(_protected):
         for side in _SIDES:
             try:
                 ours = os.stat(one + side)  # noqa: PTH116 - a text beside a text

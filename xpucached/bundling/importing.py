@@ -171,11 +171,11 @@ class _Import(contextlib.ExitStack):
             self._check(member, progress)
             return
         root = self.stores[kind.name]
-        taken = TakenPlaces(root)
         _make(root)
         self.source(signed)
         staged = _Staged(self.enter_context(kind.portable.batch(root)), [], [])
         self._staged[member.manifest.digest] = staged
+        taken = TakenPlaces(root)
         for number, (target, recipe, binary, leaf) in enumerate(programs(self._bundle, member, root), start=1):
             progress(number, member.facts.entries, f"reading {member.facts.content}")
             place = (target, kind.portable.lineage(recipe))

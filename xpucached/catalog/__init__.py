@@ -90,7 +90,7 @@ class Catalog:
         if apart:
             opening.migrate_apart(path)
         # A link of somebody's to it must not be opened here, and closed.
-        reading.locks(path)
+        reading.protect(path)
         opened = opening.connect(path, guest=guest)
         catalog = cls(path, opened.engine, inherited.message if inherited is not None else None)
         catalog.examined = opened.examined
@@ -157,7 +157,7 @@ class Catalog:
             if self._examining is not None:
                 self._examining.interrupt()
         self._engine.dispose()
-        reading.locks_no_more(self.path)
+        reading.unprotect(self.path)
 
     def examine(self) -> None:
         """Read the whole file, if opening it did not; it is used meanwhile.  Raises `CatalogError`, see `mend`."""

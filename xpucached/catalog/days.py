@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import sqlalchemy as sa
-from msgspec import convert
 from msgspec.structs import asdict, replace
 from sqlalchemy.dialects.sqlite import insert
 
+from xpucached import codec
 from xpucached.catalog.entries import note_uses
 from xpucached.catalog.history_tables import DAYS, WARMTH
 from xpucached.catalog.readable import Row, readable, stored, values
@@ -112,7 +112,7 @@ def read_day(row: Row) -> Day:
     # The names of columns are no plain texts.
     of = {str(name): value for name, value in values(row).items()}
     of |= {name: int(one) for name in ("freed", "allocated") if isinstance(one := of[name], float | int)}
-    return convert(of, Day)
+    return cast("Day", codec.convert(of, Day))
 
 
 def days_back(connection: sa.Connection, now: datetime, count: int) -> tuple[Day, ...]:

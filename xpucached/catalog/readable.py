@@ -9,8 +9,9 @@ import json
 import logging
 from typing import TYPE_CHECKING, TypeVar, cast
 
-import msgspec
 import sqlalchemy as sa
+
+from xpucached import codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -49,4 +50,4 @@ def values(row: Row) -> dict[str, object]:
 
 def document(saved: bytes, kind: type[T]) -> T:
     """Read what a column of JSON holds.  Raises `ValueError` for what is none, or another."""
-    return msgspec.convert(json.loads(saved.decode()), kind)
+    return cast("T", codec.convert(json.loads(saved.decode()), kind))

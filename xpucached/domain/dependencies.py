@@ -43,5 +43,7 @@ class Dependency(Struct, frozen=True):
     changed: int  #: the same, of its inode
     inode: int
     digest: str = ""  #: of its content, of a directory's names, or of where a link leads; empty: not read
-    version: str = ""  #: of a package: its name and version; of what is started, and a link: where it leads
+    version: str = ""
+    """Of a package: its name and version; of what is started, and a link: where it leads; of what the words name:
+    whether it was unsettled before."""
     unsettled: bool = False  #: it changed while the run went on

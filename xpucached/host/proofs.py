@@ -34,10 +34,10 @@ _SET: Final = 1_000_000_000
 _OF_INTERPRETERS: Final = frozenset({Role.SCRIPT, Role.MODULE, Role.PACKAGES})
 """What else their words name a program names as it likes, most often what it writes."""
 
-_NAMED: Final = frozenset({Role.ARGUMENT, Role.FOLDER})
+NAMED: Final = frozenset({Role.ARGUMENT, Role.FOLDER})
 """What the words name, be it read or written: only what becomes of it tells."""
 
-_AGAIN: Final = "unsettled before"  # the version of what the words name, of those that were unsettled in this series
+_AGAIN: Final = "unsettled before"  # the version of what the words name that was so in an earlier run of the series
 FOLDERS: Final = frozenset({Role.FOLDER, Role.PACKAGES, Role.LINK})
 LED: Final = frozenset({Role.PROGRAM, Role.SCRIPT, Role.LINK})
 """What lies beside or in these is loaded from where they lie themselves, whatever link leads there."""
@@ -165,7 +165,7 @@ def needed(
         known |= {path: replace(known[path], unsettled=False) for path in still & known.keys()}
     found = _as_named(then, earlier, known, ours, reader, passed_over, turns, moved)
     marked = {path for path, one in known.items() if again and one.version == _AGAIN} & found.keys()
-    found |= {path: replace(found[path], version=_AGAIN) for path in marked if found[path].role in _NAMED}
+    found |= {path: replace(found[path], version=_AGAIN) for path in marked if found[path].role in NAMED}
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)
@@ -184,7 +184,7 @@ def needed(
     for path in sorted(one.path for one in then.read.values() if (one.inode, one.digest) in mapped):
         seen.add(path, Role.LIBRARY)
     before = {old.path: old for old in then.named}
-    settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role not in _NAMED)}
+    settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role not in NAMED)}
     settled -= {path for path, one in known.items() if one.unsettled} | passed_over | moved
     for path, role in seen.paths.items():
         # What a directory of the arguments holds may be code all the same, and is no output then.
@@ -249,7 +249,7 @@ def _by_turns(then: DependencySnapshot, first: Mapping[str, Dependency], known: 
             place = above
         return place
 
-    places = {one.path: place_of(one.path) for one in then.named if one.role in _NAMED}
+    places = {one.path: place_of(one.path) for one in then.named if one.role in NAMED}
     restless = {places[path] for path, one in known.items() if one.unsettled and path in places}
     others = (one for one in then.named if places.get(one.path) in restless and not known.get(one.path, one).unsettled)
     changed = (one for one in others if not alike(first.get(one.path), one))
@@ -277,7 +277,7 @@ def _as_named(
         # Nor is what the last proof's run left as it was, or, where there is none, the first of two passes.
         still = first is None or alike(first.get(old.path), old)
         read = old.path in known or (first is not None and still and old.path not in passed_over)
-        code = old.role.is_code or ((script or (read and old.role in _NAMED)) and not _below(old.path, ours))
+        code = old.role.is_code or ((script or (read and old.role in NAMED)) and not _below(old.path, ours))
         if not code and (_below(old.path, ours) or not still):
             continue
         left_out = known[old.path].unsettled if old.path in known else script and old.path in passed_over
@@ -291,8 +291,8 @@ def _as_named(
             same.version == old.version
         ):
             found[old.path] = same
-        elif code and not left_out and (now is not None or old.role not in _NAMED):
-            found[old.path] = replace(old, unsettled=True, version=_AGAIN if old.role in _NAMED else old.version)
+        elif code and not left_out and (now is not None or old.role not in NAMED):
+            found[old.path] = replace(old, unsettled=True, version=_AGAIN if old.role in NAMED else old.version)
     return found
 
 

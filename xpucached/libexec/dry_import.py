@@ -22,7 +22,7 @@ from pathlib import Path
 _FILES = 200  # that are read in all
 _LARGEST = 1 << 20
 _MAIN = "__name__ == '__main__'"
-_ELSEWHERE = ("sys.path", "addsitedir")
+_ELSEWHERE = ("sys.path", "addsitedir")  # how programs say where modules are
 _LIBRARIES = ("torch", "intel-extension-for-pytorch")
 _USING = {"torch", "intel_extension_for_pytorch"}
 _BUILT_FOR = re.compile(r"^(xpu|cuda|hip)\b[^=\n]*= *(.*)$", re.MULTILINE)

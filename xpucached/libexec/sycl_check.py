@@ -28,6 +28,7 @@ _PATTERN = 0xA5
 _LARGEST_OBJECT = 64
 _LARGEST_FILE = 256 << 20
 _EXECUTABLE = 2
+_DEATH_SIGNAL, _SIGKILL = 1, 9  # without `signal`, which takes long to load
 
 _DEVICE = "_ZN4sycl3_V16deviceC1Ev"
 _CONTEXT = "_ZN4sycl3_V17contextC1ERKNS0_6deviceERKNS0_13property_listE"
@@ -162,7 +163,7 @@ def build(library: str, layout: int, shape: str) -> None:
 def main() -> None:
     """Run one check, as the command line says."""
     # Where a library hangs, it ends with who started it, as what compiles does.
-    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, _SIGKILL, 0, 0, 0)
     # What reads options for others loads regular expressions: as long as all else that comes before a build.
     given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     library, layout, shape = given["--library"], int(given["--layout"]), given["--shape"]

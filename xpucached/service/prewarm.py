@@ -194,7 +194,7 @@ class Prewarmer:
                 idle = nothing_to_warm(one.model.name) if one.warmth is Warmth.UNCACHED else None
                 known[one.model.name] = one.model if force or one.warmth not in _SETTLED else idle
         else:
-            # It may have failed meanwhile, too: what nobody asked for waits as long as the plan says.
+            # It may have failed meanwhile, too: then it waits as the plan says; whether it rests was asked before.
             plan = await self.plan(patient=False)
             known.update({one.model: one for one in plan.deferred} | dict.fromkeys(plan.covered))
             known.update({one.model.name: one.model for one in plan.warm})

@@ -57,8 +57,6 @@ _SHARE: Final = 10.0
 _LONGEST: Final = 30.0
 """… but no longer than so many seconds."""
 
-_NAMED: Final = frozenset({Role.ARGUMENT, Role.FOLDER})
-
 _UNREADABLE: Final = "what it needed cannot be read any more: whether that changed is unknown"
 _SILENT: Final = "its files do not answer: whether they changed is unknown"
 
@@ -292,7 +290,7 @@ def needed_by_all(variants: Sequence[tuple[Dependency, ...] | None]) -> tuple[De
     return tuple(
         one
         for one in found.values()
-        if one.unsettled or one.role not in _NAMED or all(one.path in paths for paths in noted)
+        if one.unsettled or one.role not in proofs.NAMED or all(one.path in paths for paths in noted)
     )
 
 
