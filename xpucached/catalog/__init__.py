@@ -91,20 +91,30 @@ class Catalog:
             opening.migrate_apart(path)
         # A link of somebody's to it must not be opened here, and closed.
         reading.protect(path)
-        opened = opening.connect(path, guest=guest)
-        catalog = cls(path, opened.engine, inherited.message if inherited is not None else None)
-        catalog.examined = opened.examined
-        if inherited is not None:
-            catalog._miss(inherited)
-        if guest:
-            return catalog
-        with opening.refusing(path):
-            catalog._take_over(opened.rebuilt)
-            if other is not None and not away and setting_aside.is_marked(path):
-                taken = catalog._take_from(other)
-                log.info("models were taken over from %s: %d", other, len(taken.models))
-                setting_aside.unmark(path)
+        catalog: Self | None = None
+        try:
+            opened = opening.connect(path, guest=guest)
+            catalog = cls(path, opened.engine, inherited.message if inherited is not None else None)
+            catalog.examined = opened.examined
+            if inherited is not None:
+                catalog._miss(inherited)
+            if not guest:
+                catalog._inherit(opened.rebuilt, None if away else other)
+        except BaseException:
+            reading.unprotect(path)
+            if catalog is not None:
+                catalog.close()
+            raise
         return catalog
+
+    def _inherit(self, rebuilt: opening.Rebuilt | None, other: Path | None) -> None:
+        """Take over what corrupt catalogs, and another daemon's, tell."""
+        with opening.refusing(self.path):
+            self._take_over(rebuilt)
+            if other is not None and setting_aside.is_marked(self.path):
+                taken = self._take_from(other)
+                log.info("models were taken over from %s: %d", other, len(taken.models))
+                setting_aside.unmark(self.path)
 
     def _take_from(self, old: Path) -> salvage.Salvaged:
         """Register again what another catalog tells, where it is not known by now."""
