@@ -298,6 +298,24 @@ def test_what_one_variant_changes_of_that_which_another_needs_is_unsettled(tmp_p
 
 
 @pytest.mark.timeout(300)
+def test_who_asks_for_a_model_right_after_an_edit_has_it_run(home: Path, short_dir: Path, tmp_path: Path) -> None:
+    """What the last look found was still told for a second, and to who had just edited it: "warm already"."""
+    conf = tmp_path / "conf.yaml"
+    (tmp_path / "app.py").write_text(APPLICATION)
+    conf.write_text("1024\n")
+    with daemons.daemon(home, short_dir) as one:
+        one.configure("[schedule]\nprewarm = false\n")
+        one.start()
+        words = ("--device", "cpu", "--cache", str(tmp_path / "cache"), "--", sys.executable, "app.py", "--config")
+        one.ctl("model", "add", "m", "--directory", str(tmp_path), *words, "conf.yaml")
+        one.ctl("prewarm", "m")
+        for text, asked in (("2048\n", ("m",)), ("4096\n", ("--stale",))):
+            one.ctl("model", "list")
+            conf.write_text(text)
+            assert "warm already" not in one.ctl("prewarm", *asked).stdout
+
+
+@pytest.mark.timeout(300)
 def test_a_configuration_that_is_saved_in_the_midst_of_a_run_is_run_once_more(
     home: Path, short_dir: Path, tmp_path: Path
 ) -> None:

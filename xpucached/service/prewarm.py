@@ -90,6 +90,7 @@ class Prewarmer:
         if not (self._context.present.offered or any(one.workload.exercise.elsewhere for one in asked)):
             see = "xpucachectl " + (f"why {request.models[0]}" if request.models else "devices")
             raise HostError("this host has no device to warm models on", hint=f"see: {see}")
+        self.proofs.look_again()
         named = None if request.stale else frozenset(request.models or (model.name for model in models))
         return self.work(named, force=request.force, replayer=replayer)
 
@@ -99,7 +100,7 @@ class Prewarmer:
         return self.throttle.admit(wanted, await self.throttle.busy() if wanted else "")
 
     async def plan(self, force: frozenset[ModelName] = frozenset(), *, patient: bool = True) -> PrewarmPlan:
-        """Decide what should be warmed now."""
+        """Decide what should be warmed now: a model that failed waits, and who is ``patient`` has others rest, too."""
         # What a run has proved, and the catalog had no room for, need not be proved again.
         await asyncio.to_thread(self._ends.catch_up)
         models = await self._context.read(all_models)
@@ -194,7 +195,6 @@ class Prewarmer:
                 idle = nothing_to_warm(one.model.name) if one.warmth is Warmth.UNCACHED else None
                 known[one.model.name] = one.model if force or one.warmth not in _SETTLED else idle
         else:
-            # It may have failed meanwhile, too: then it waits as the plan says; whether it rests was asked before.
             plan = await self.plan(patient=False)
             known.update({one.model: one for one in plan.deferred} | dict.fromkeys(plan.covered))
             known.update({one.model.name: one.model for one in plan.warm})
