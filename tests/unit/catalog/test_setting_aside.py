@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, Engine, insert
 
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import NOW, model
@@ -98,6 +98,8 @@ def test_models_of_a_catalog_that_was_set_aside_are_taken_over_whoever_was_kille
             raise Killed
         done = do(*args, **kwargs)
         if calls == time:
+            if isinstance(done, Engine):
+                done.dispose()  # whoever is killed closes all
             raise Killed
         return done
 
