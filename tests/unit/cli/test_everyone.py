@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import threading
 import time
 from datetime import timedelta
@@ -400,7 +401,8 @@ def test_jobs_that_go_on_are_named_with_what_ends_them(
         one.service.hold = True
     assert run("prewarm --all --timeout 1s", ALICE, BOB) == 1
     said = capsys.readouterr().err
-    assert "job 1 of alice goes on; to end it: xpucachectl --of alice jobs --cancel 1" in said
+    sudo = "sudo " if os.getuid() else ""
+    assert f"job 1 of alice goes on; to end it: {sudo}xpucachectl --of alice jobs --cancel 1" in said
     assert run("scan --no-wait", ALICE, BOB) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("alice: job 2: scan running")
 

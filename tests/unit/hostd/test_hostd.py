@@ -1513,22 +1513,22 @@ def test_a_number_that_another_account_has_now_is_somebody_else(
 ) -> None:
     worker_units = WorkerUnitsStub()
     one = make(tmp_path, worker_units, tmp_path / "nobody")
-    awake = UserStatus("former", 1000, state, seen=api_stub.NOW, models=(ModelName("hers"),))
-    stays = UserStatus("stays", 1001, WorkerState.AWAKE, seen=api_stub.NOW, models=(ModelName("his"),))
-    one._known.said = {1000: awake, 1001: stays}
-    known = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "")) for name, uid in (("latter", 1000), ("stays", 1001))]
+    awake = UserStatus("former", 5000, state, seen=api_stub.NOW, models=(ModelName("hers"),))
+    stays = UserStatus("stays", 5001, WorkerState.AWAKE, seen=api_stub.NOW, models=(ModelName("his"),))
+    one._known.said = {5000: awake, 5001: stays}
+    known = [pwd.struct_passwd((name, "x", uid, uid, "", "/", "")) for name, uid in (("latter", 5000), ("stays", 5001))]
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
 
     async def work() -> None:
         if state is WorkerState.ASLEEP:
             # It waits for its turn to be started.
-            one._workers.follow(1000)
+            one._workers.follow(5000)
         await one.meet()
         await one._dismiss()
-        assert not one._workers.follows(1000)
+        assert not one._workers.follows(5000)
 
     go(one, work)
-    assert (one._known.said, worker_units.stopped) == ({1000: UserStatus("latter", 1000), 1001: stays}, [1000])
+    assert (one._known.said, worker_units.stopped) == ({5000: UserStatus("latter", 5000), 5001: stays}, [5000])
 
 
 class Counting(dict[K, T]):
@@ -1575,13 +1575,13 @@ def test_who_asks_for_himself_costs_no_walk_through_all_users(tmp_path: Path) ->
 
 def test_all_users_are_shown_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
-    one._known.said = {1003: UserStatus("c", 1003), 1001: UserStatus("z", 1001)}
-    known = [(1001, "z"), (1000, "b"), (1003, "c"), (1002, "a")]
+    one._known.said = {5003: UserStatus("c", 5003), 5001: UserStatus("z", 5001)}
+    known = [(5001, "z"), (5000, "b"), (5003, "c"), (5002, "a")]
     monkeypatch.setattr(pwd, "getpwall", lambda: [pwd.struct_passwd((n, "x", u, u, "", "/", "")) for u, n in known])
 
     async def work() -> None:
         await one.meet()
-        one._known.say(1000, state=WorkerState.ASLEEP)
+        one._known.say(5000, state=WorkerState.ASLEEP)
 
     go(one, work)
     assert [row.user for row in one.status(None).users] == ["a", "b", "c", "z"]
