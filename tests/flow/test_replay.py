@@ -694,6 +694,44 @@ def test_a_driver_that_comes_while_a_plan_waits_for_a_thread_is_left_to_the_next
     assert (report.rebuilt, report.failed, [one.to.toolchain for one in report.plan.rebuild]) == (1, 0, ["2"])
 
 
+def test_what_is_compiled_for_a_place_that_is_taken_is_not_compiled_again_at_each_look(
+    home: Path, sycl_store: SyclStore, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sycl_store.add("_ZTS1k", options="-light")
+    command = (os.fspath(fake_compiler(short_dir)),)
+    environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(sycl_store.root)}
+    config = loading.load(None, user=True, environ={**os.environ, **environ})
+    monkeypatch.setattr(replay, "confirm", lambda *_given: [])
+    monkeypatch.setattr(
+        replay, "drivers_in_use", lambda given: tuple(replace(one, command=command) for one in drivers_in_use(given))
+    )
+
+    async def work(catalog: Catalog) -> tuple[list[tuple[int, int]], list[bool]]:
+        context = Context(config, catalog, {}, lambda: datetime.now(UTC))
+        environments = (sycl_target(**{**sycl_store.defaults, "driver": "2"}),)
+        context.host = Host(datetime.now(UTC), "boot", "6", "stamp", environments=environments)
+        scanner = StoreScanner(context, StoreFinder(context))
+        starter = ProcessStarter(os.environ, INSTANCE)
+        replayer = replay.Replayer(context, scanner, TrashKeeper(context, scanner), starter)
+        handle = cast("Handle", Waits())
+        done, wanted = [], []
+        for _ in range(2):
+            report = await replayer.work(replay.ReplayRequest())(handle)
+            done.append((report.rebuilt, report.present))
+            wanted.append(await replayer.wanted())
+            if report.rebuilt:
+                # Something that is no entry is all that is left in its place, as where a server of files keeps it.
+                (leaf,) = {path.parent for path in sycl_store.root.rglob("0.bin")} - {before}
+                for file in leaf.iterdir():
+                    file.unlink()
+                (leaf / ".nfs0001").write_bytes(b"x")
+        return done, wanted
+
+    (before,) = {path.parent for path in sycl_store.root.rglob("0.bin")}
+    with contextlib.closing(Catalog.open(short_dir / "catalog.sqlite")) as catalog:
+        assert asyncio.run(work(catalog)) == ([(1, 0), (0, 1)], [False, False])
+
+
 def test_models_whose_programs_have_homes_of_their_own_share_a_compiler(sycl_store: SyclStore, tmp_path: Path) -> None:
     models: dict[ModelName, Model] = {}
     for number in range(6):

@@ -316,7 +316,7 @@ class Replayer:
                 # The next replay compiles it once more.
                 log.warning("what the driver kept of a replay could not be noted: %s", error)
         if wish == ReplayRequest():
-            await self._note_outcome(brought_nothing=bool(plan.rebuild) and not results.answered)
+            await self._note_outcome(brought_nothing=bool(plan.rebuild) and not results.rebuilt)
         handle.progress(len(plan.rebuild), len(plan.rebuild))
         there = plan.covered + results.answered
         report = ReplayReport(
