@@ -236,16 +236,15 @@ class HostDaemon:
             self._unseen = (files_silent(error),)
             return
         self._unseen = ()
-        self._looked = began
-        await self._look_ahead()
-        if found == self._stamp:
-            return
         before, self._stamp = self._stamp, found
-        if before:
+        if before not in {"", found}:
             self._changed = self._clock()
             systemd.tell("driver-changed", "the driver's files changed: whom it concerns is woken", {"stamp": found})
             log.info("the driver's files changed: %s to %s", before, found)
             self._known.owe(lambda one: one.matters)
+        await self._look_ahead()
+        # Who reads that it was looked finds all owed that came of it.
+        self._looked = began
 
     async def _look_ahead(self) -> None:
         """See whether another driver lies here that is not installed yet, or another word on whose bundles count."""

@@ -33,11 +33,13 @@ from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
 from xpucached.cli import arguments
 from xpucached.daemon import host_daemon, rights, user_daemon
+from xpucached.domain import readiness
 from xpucached.domain.checks import CheckState, Level, check_host
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState
 from xpucached.domain.models import Warmth
 from xpucached.domain.names import JobId, ModelName
+from xpucached.domain.readiness import Readiness
 from xpucached.domain.secrecy import HIDDEN, of_event
 from xpucached.domain.status import Status, StatusSummary, Verdict
 from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatus, WorkerState
@@ -1406,6 +1408,43 @@ def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypat
     assert (one._changed, set(one._known.owed)) == (api_stub.NOW, {1, 3, 4})
     # Killed now, the next life still owes it.
     assert set(make(tmp_path, WorkerUnitsStub(), tmp_path)._known.owed) == {1, 3, 4}
+
+
+def test_nobody_is_called_warm_between_a_change_of_the_driver_and_the_end_of_the_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    seen = UserStatus("x", 3, WorkerState.ASLEEP, Verdict.WARM, seen=api_stub.NOW, looked=api_stub.NOW, entries=1)
+    one._known.said, one._stamp = {3: seen}, "a"
+    stamps = iter(["a", "b"])
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: next(stamps))
+    looking, goes_on = threading.Event(), threading.Event()
+
+    def silent(_patterns: object) -> str:
+        looking.set()
+        goes_on.wait(30)
+        return "another"
+
+    def judged() -> Readiness:
+        return readiness.of_host(one.status(None), api_stub.NOW).state
+
+    async def work() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(staged, "stamp", lambda _patterns: "")
+            await one._compare()
+        assert judged() is Readiness.WARM
+        monkeypatch.setattr(one, "_clock", lambda: api_stub.NOW + timedelta(seconds=1))
+        monkeypatch.setattr(staged, "stamp", silent)
+        look = asyncio.create_task(one._compare())
+        await asyncio.to_thread(looking.wait, 30)
+        # Its files are compared, and what was downloaded does not answer yet.
+        meanwhile = judged(), one._looked
+        goes_on.set()
+        await look
+        assert meanwhile == (Readiness.WAITING, api_stub.NOW)
+        assert (judged(), one._looked, set(one._known.owed)) == (Readiness.WAITING, one._clock(), {3})
+
+    go(one, work)
 
 
 def beside_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostDaemon:
