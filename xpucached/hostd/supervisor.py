@@ -33,6 +33,7 @@ from xpucached.errors import Conflict, Denied, NotFound, suggest
 from xpucached.host import driver_stamp
 from xpucached.hostd import stamps, units, user_client
 from xpucached.hostd.known_users import KnownUsers
+from xpucached.hostd.rounds import Rounds
 from xpucached.hostd.sentences import failure, files_silent, stranger
 from xpucached.hostd.state import StateFile
 from xpucached.hostd.user_client import UserClient
@@ -100,8 +101,7 @@ class HostDaemon:
         self._user_clients = UserClient(place)
         self._workers = WorkerFollower(self._known, self._user_clients, worker_units)
         self._census = ThreadPool(_CENSUS_THREADS, thread_name_prefix="census")
-        self._look = asyncio.Event()
-        self._pokes = 0
+        self._rounds = Rounds()
 
     # -- the life of it -----------------------------------------------------------------------------------------------
 
@@ -129,14 +129,10 @@ class HostDaemon:
             self._known.owe(lambda one: one.seen is None)
             self._workers.follow_owed()
             self._known.changed.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.workers.every):
-                    await self._look.wait()
-            poked = self._look.is_set()
-            await self._settled()
+            everybody = await self._rounds.next(self.settings.workers.every, self.settings.schedule.settle)
             await self.meet()
             await self._compare()
-            if not poked:
+            if everybody:
                 self._known.owe(lambda one: one.matters)
 
     async def stop(self) -> None:
@@ -167,22 +163,11 @@ class HostDaemon:
     def take_settings(self, config: Settings) -> None:
         """Go on with other settings."""
         self.settings, self.settings_problems = config, ()
-        self._look.set()
+        self._rounds.ask(everybody=True)
 
     def look(self) -> None:
         """Hear that something may have changed."""
-        self._pokes += 1
-        self._look.set()
-
-    async def _settled(self) -> None:
-        """Wait until nobody pokes any more: in the middle of a transaction half of a driver is there."""
-        quiet = self.settings.schedule.settle
-        for _ in range(10):
-            before = self._pokes
-            self._look.clear()
-            await asyncio.sleep(quiet)
-            if self._pokes == before:
-                return
+        self._rounds.ask()
 
     async def meet(self) -> None:
         """See who is looked after, and whose models are whose; if nobody tells us in time, it stays as it was."""

@@ -46,7 +46,7 @@ from xpucached.domain.users import HostStatus, SavedState, UserSocket, UserStatu
 from xpucached.errors import Busy, Conflict, Denied, NotFound, SettingsError, Unavailable, XpucachedError
 from xpucached.host import driver_stamp, staged
 from xpucached.host.roots import HostRoots
-from xpucached.hostd import figures, units, user_client
+from xpucached.hostd import figures, stamps, units, user_client
 from xpucached.hostd.sentences import stranger
 from xpucached.hostd.supervisor import HostDaemon
 from xpucached.hostd.users import ManagedUsers, managed_users, read_users
@@ -1142,6 +1142,34 @@ def test_what_was_seen_before_a_boot_is_not_known_any_more(tmp_path: Path, monke
     assert one._known.said[OURS] == seen
 
 
+def test_words_do_not_keep_anybody_from_being_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "stamp")
+    monkeypatch.setattr(stamps, "beside", lambda _patterns: "")
+    monkeypatch.setattr(HostDaemon, "meet", _nobody_new)
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one.settings = replace(one.settings, workers=replace(one.settings.workers, every=0.05))
+    one._memory.note_boot()
+    one._known.said = {OURS: UserStatus("me", OURS, WorkerState.ASLEEP, seen=api_stub.NOW, models=(ModelName("x"),))}
+
+    async def work() -> None:
+        owed = asyncio.Event()
+
+        def follow_owed() -> None:
+            # Somebody says again and again that something may have changed.
+            one.look()
+            if OURS in one._known.owed:
+                owed.set()
+
+        monkeypatch.setattr(one._workers, "follow_owed", follow_owed)
+        looks = asyncio.create_task(one._look_after_all())
+        async with asyncio.timeout(30):
+            await owed.wait()
+        looks.cancel()
+        await asyncio.wait([looks])
+
+    go(one, work)
+
+
 async def _nobody_new(_one: HostDaemon) -> None:
     """Take those that are known for all that there are."""
 
@@ -1393,8 +1421,8 @@ def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypat
         3: UserStatus("has-entries", 3, WorkerState.ASLEEP, seen=api_stub.NOW, entries=1),
         4: UserStatus("has-a-model", 4, WorkerState.ASLEEP, seen=api_stub.NOW, models=(ModelName("x"),)),
     }
-    stamps = iter(["a", "a", "b"])
-    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: next(stamps))
+    found = iter(["a", "a", "b"])
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: next(found))
     monkeypatch.setattr(staged, "stamp", lambda _patterns: "")
 
     async def work() -> None:
@@ -1416,8 +1444,8 @@ def test_nobody_is_called_warm_between_a_change_of_the_driver_and_the_end_of_the
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     seen = UserStatus("x", 3, WorkerState.ASLEEP, Verdict.WARM, seen=api_stub.NOW, looked=api_stub.NOW, entries=1)
     one._known.said, one._stamp = {3: seen}, "a"
-    stamps = iter(["a", "b"])
-    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: next(stamps))
+    found = iter(["a", "b"])
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: next(found))
     looking, goes_on = threading.Event(), threading.Event()
 
     def silent(_patterns: object) -> str:
@@ -1463,8 +1491,8 @@ def test_a_driver_that_was_downloaded_wakes_whom_it_concerns_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = beside_one_driver(tmp_path, monkeypatch)
-    stamps = iter(["", "x", "x", "x", "x"])
-    monkeypatch.setattr(staged, "stamp", lambda _patterns: next(stamps))
+    found = iter(["", "x", "x", "x", "x"])
+    monkeypatch.setattr(staged, "stamp", lambda _patterns: next(found))
 
     async def work() -> None:
         await one._compare()
