@@ -14,6 +14,7 @@ class Owed:
     def __init__(self, uids: Iterable[int]) -> None:
         self._news: dict[int, object] = {}
         self._woken: dict[int, object] = {}
+        self._taken: dict[int, object] = {}
         self.add(uids)
 
     def __iter__(self) -> Iterator[int]:
@@ -23,6 +24,11 @@ class Owed:
     def add(self, uids: Iterable[int]) -> None:
         """Note that there is something new for them."""
         self._news |= dict.fromkeys(uids, object())
+
+    def take(self) -> list[int]:
+        """Return whom there is something to be told that was not there the last time, in the order of `__iter__`."""
+        before, self._taken = self._taken, dict(self._news)
+        return [uid for uid, news in self._news.items() if before.get(uid) is not news]
 
     def news(self, uid: int) -> object | None:
         """Return what is to be told; None if nothing is."""

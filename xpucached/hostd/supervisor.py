@@ -121,12 +121,12 @@ class HostDaemon:
             await asyncio.to_thread(self._memory.note_boot)
         else:
             # What kept a worker from starting may be why we were started again.
-            self._known.owe(lambda one: one.state in _STARTED)
+            self._known.owe(lambda one: one.state in _STARTED or one.seen is None)
         await self._compare()
         while True:
             await self._dismiss()
-            # Whoever is new here has yet to be asked.
-            self._known.owe(lambda one: one.seen is None)
+            # Whoever is new here has yet to be asked; whose worker came to nothing waits for the round for everybody.
+            self._known.owe(lambda one: one.state is WorkerState.NEVER)
             self._workers.follow_owed()
             self._known.changed.set()
             everybody = await self._rounds.next(self.settings.workers.every, self.settings.schedule.settle)

@@ -105,8 +105,8 @@ class WorkerFollower:
             log.warning("a worker cannot be stopped: uid %d: %s", uid, getattr(error, "message", error))
 
     def follow_owed(self) -> None:
-        """Follow those who are to look again."""
-        for uid in self._known.owed:
+        """Follow those who are to look again; one that failed since is not started anew for the same."""
+        for uid in self._known.owed.take():
             self.follow(uid)
 
     def follows(self, uid: int) -> bool:

@@ -1170,6 +1170,51 @@ def test_words_do_not_keep_anybody_from_being_looked_at(tmp_path: Path, monkeypa
     go(one, work)
 
 
+def test_who_has_no_worker_is_asked_again_with_everybody_and_not_at_each_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drivers = ["a"]
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: drivers[-1])
+    monkeypatch.setattr(stamps, "beside", lambda _patterns: "")
+    monkeypatch.setattr(HostDaemon, "meet", _nobody_new)
+    aside, fails = OURS, OURS + 1
+    worker_units = WorkerUnitsStub()
+    one = make(tmp_path, worker_units, tmp_path / "nobody")
+    worker_units.on_start = lambda uid: one.step_aside(uid) if uid == aside else None
+
+    async def work() -> None:
+        rounds: asyncio.Queue[None] = asyncio.Queue()
+        follow_owed = one._workers.follow_owed
+
+        def noted() -> None:
+            follow_owed()
+            rounds.put_nowait(None)
+
+        async def started() -> list[int]:
+            await rounds.get()
+            if tasks := list(one._workers._following.values()):
+                await asyncio.wait(tasks)
+            assert [row.state for row in one.status(None).users] == [WorkerState.ASIDE, WorkerState.FAILED]
+            found, worker_units.started = sorted(worker_units.started), []
+            return found
+
+        monkeypatch.setattr(one._workers, "follow_owed", noted)
+        looks = asyncio.create_task(one._look_after_all())
+        assert await started() == [aside, fails]
+        for _ in range(3):
+            one.look()
+            assert await started() == []
+        drivers.append("b")
+        one.look()
+        assert await started() == [aside, fails]
+        one.take_settings(one.settings)
+        assert await started() == [aside, fails]
+        looks.cancel()
+        await asyncio.wait([looks])
+
+    go(one, work)
+
+
 async def _nobody_new(_one: HostDaemon) -> None:
     """Take those that are known for all that there are."""
 
