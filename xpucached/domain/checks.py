@@ -267,7 +267,7 @@ def _of_users(value: HostStatus, known: list[UserStatus], now: datetime) -> Iter
         named = _names([one.user for one in refused])
         yield CheckState.USER_REFUSED, f"a configuration or model file of their own is refused: {named}"
     nobody = not value.users and value.looked is not None
-    if nobody or (known and not any(one.models for one in known) and not unheard):
+    if nobody or (known and not any(one.models or one.declared for one in known) and not unheard):
         yield CheckState.NO_MODELS, "no models: nothing is kept warm"
     unwell = {one.user: sorted(PROBLEMS.keys() & set(one.problems)) for one in known if one not in refused}
     if told := [f"{user} ({', '.join(codes)})" for user, codes in unwell.items() if codes]:

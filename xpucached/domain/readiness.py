@@ -97,7 +97,8 @@ def _judged(one: UserStatus, changed: AwareDatetime | None) -> tuple[Readiness, 
         return Readiness.FAILED, f"could not be warmed: {_named(one.failed)}"
     troubles = [code for code in one.problems if code in PROBLEMS]
     if one.cold or troubles:
-        return Readiness.COLD, f"has problems: {_named(troubles)}" if troubles else one.sentence
+        why = f"has not told of: {_named(one.untold)}" if one.untold else one.sentence
+        return Readiness.COLD, f"has problems: {_named(troubles)}" if troubles else why
     return Readiness.WARM, ""
 
 

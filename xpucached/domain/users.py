@@ -7,11 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from xpucached.domain.ahead import AheadState
 from xpucached.domain.host import AUTOMATIC, Problem
 from xpucached.domain.names import AwareDatetime, ModelName
-from xpucached.domain.status import Verdict
+from xpucached.domain.status import MOST_NAMES, Verdict
 
 
 class WorkerState(StrEnum):
@@ -56,8 +57,21 @@ class UserStatus(Struct, frozen=True):
 
         What his worker failed to do by itself it tries again, and it may have gone to sleep before that is due.
         """
-        has = self.seen is None or self.entries > 0 or bool(self.models)
+        has = self.seen is None or self.entries > 0 or bool(self.models or self.declared)
         return has or self.state is WorkerState.FAILED or AUTOMATIC in self.problems
+
+    @property
+    def untold(self) -> tuple[ModelName, ...]:
+        """Models that are declared for him, and of which his worker, which names so many at most, has told nothing."""
+        if not self.declared or self.state is WorkerState.ASIDE or len(self.models) >= MOST_NAMES:
+            return ()
+        known = frozenset(self.models)
+        return tuple(name for name in self.declared if name not in known)
+
+    def with_declared(self, names: tuple[ModelName, ...]) -> UserStatus:
+        """Return how he stands with these declared for him: what nobody has told of is not warm."""
+        one = replace(self, declared=names)
+        return replace(one, cold=one.cold + len(one.untold))
 
 
 class HostStatus(Struct, frozen=True):
@@ -83,6 +97,7 @@ class SavedState(Struct, frozen=True):
     named: Mapping[ModelName, str] = {}  #: whose the models of the host's directory are
     staged: str = ""  #: what tells of what lies here of drivers that are not installed, and of keys
     elsewhere: tuple[tuple[int, bool], ...] = ()  #: whom the host's own file does not have, and who is told unasked
+    files: str = ""  #: what tells of the files of the host's directory
 
     def of(self) -> Mapping[int, UserStatus]:
         """Return the users by their numbers."""

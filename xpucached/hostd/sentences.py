@@ -45,6 +45,15 @@ def files_silent(error: Exception) -> Problem:
     )
 
 
+def names_silent(why: str) -> Problem:
+    """Say that the host's user database tells of nobody, and why."""
+    return Problem(
+        "names-silent",
+        f"the host's user database {why}; who is looked after stays as it was",
+        "see: getent passwd; systemctl status sssd; journalctl -u xpucached",
+    )
+
+
 def names_missing(names: Sequence[str]) -> tuple[Problem, ...]:
     """Say of whom the host's user database does not tell any more, if of anybody: whether they are gone is unknown."""
     some = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} others" if names[_NAMED:] else "")

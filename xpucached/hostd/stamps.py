@@ -1,4 +1,4 @@
-"""Observe: what else concerns users when it is another one: drivers that are not installed, and whose bundles count."""
+"""Observe: what else concerns users when it is another: drivers that are not installed, whose bundles count, files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from xpucached.host import staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 
 def beside(patterns: Iterable[str]) -> str:
     """Return a text that changes with what lies here of both; empty if nothing does.  Blocks; raises OSError."""
-    keys = state_of(HOST_KEYS)
-    told = hashlib.blake2b(repr(keys).encode(errors="replace"), digest_size=8).hexdigest() if keys else ""
-    return f"{staged.stamp(patterns)} {told}".strip()
+    return f"{staged.stamp(patterns)} {of(HOST_KEYS)}".strip()
+
+
+def of(folder: Path) -> str:
+    """Return a text that changes when a file in a folder is written; empty if there is none.  Blocks."""
+    files = state_of(folder)
+    return hashlib.blake2b(repr(files).encode(errors="replace"), digest_size=8).hexdigest() if files else ""

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import logging
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,10 +34,10 @@ from xpucached.host import driver_stamp
 from xpucached.hostd import stamps, units, user_client
 from xpucached.hostd.known_users import KnownUsers
 from xpucached.hostd.rounds import Rounds
-from xpucached.hostd.sentences import failure, files_silent, stranger
+from xpucached.hostd.sentences import failure, files_silent, names_silent, stranger
 from xpucached.hostd.state import StateFile
 from xpucached.hostd.user_client import UserClient
-from xpucached.hostd.users import read_users
+from xpucached.hostd.users import by_owner, read_users
 from xpucached.hostd.worker_follower import WorkerFollower, WorkerUnits
 from xpucached.threads import ThreadPool
 
@@ -60,6 +60,8 @@ _COMPARED: Final = 1000
 
 _STARTED: Final = frozenset({WorkerState.AWAKE, WorkerState.STARTING, WorkerState.FAILED})
 """A worker that fails may run all the same."""
+_LONG_UNHEARD: Final = timedelta(days=1)
+"""After so long one of whom nothing is known is asked again: by now he may have compiled something."""
 _WRITING: Final = 5.0
 """Seconds between two writings of what is known: each change may be a user's doing."""
 
@@ -88,7 +90,7 @@ class HostDaemon:
         self._known = KnownUsers(kept, clock)
         self._people: Mapping[int, str] = {uid: one.user for uid, one in self._known.said.items()}
         self._numbers: tuple[Mapping[int, str], Mapping[str, int]] = ({}, {})  # the people, and the same by name
-        self._named, self._elsewhere = kept.named, dict(kept.elsewhere)
+        self._named, self._elsewhere, self._files = kept.named, dict(kept.elsewhere), kept.files
         self._owners: Mapping[ModelName, int] = {}
         self._declared: tuple[Mapping[ModelName, int], Mapping[int, tuple[ModelName, ...]]] = ({}, {})  # by their users
         self._problems: tuple[Problem, ...] = ()
@@ -133,7 +135,16 @@ class HostDaemon:
             await self.meet()
             await self._compare()
             if everybody:
-                self._known.owe(lambda one: one.matters)
+                self._known.owe(self._concerns)
+                # Who had nothing may have something by now.
+                self._known.owe(self._is_long_unheard)
+
+    def _concerns(self, one: UserStatus) -> bool:
+        """Return whether a look concerns a user: he has something, or the host declares something for him."""
+        return one.matters or one.uid in self._declarations()
+
+    def _is_long_unheard(self, one: UserStatus) -> bool:
+        return one.seen is None or not timedelta(0) <= self._clock() - one.seen < _LONG_UNHEARD
 
     async def stop(self) -> None:
         """Let go; workers go on by themselves."""
@@ -146,7 +157,8 @@ class HostDaemon:
 
     def _saved(self) -> SavedState:
         users, owed, elsewhere = self._known.said.values(), tuple(self._known.owed), tuple(self._elsewhere.items())
-        return SavedState(self._stamp, self._changed, tuple(users), owed, self._named, self._staged, elsewhere)
+        files = self._named, self._staged, elsewhere, self._files
+        return SavedState(self._stamp, self._changed, tuple(users), owed, *files)
 
     async def _write(self) -> None:
         """Write down what is known, now and then.  What is lost when we are killed before is asked for again."""
@@ -186,6 +198,9 @@ class HostDaemon:
             return
         if (found.named, found.elsewhere) != (self._named, self._elsewhere):
             self._known.changed.set()
+        whose: set[int] = set()
+        if found.files != self._files:
+            self._files, whose = found.files, {*self._owners.values(), *found.owners.values()}
         self._people, self._named, self._owners = found.people, found.named, found.owners
         self._problems, self._elsewhere = found.problems, found.elsewhere
         # A number that is another account's now is somebody else, and the worker that runs is not his.
@@ -196,14 +211,12 @@ class HostDaemon:
             self._known.failing.pop(uid, None)
         new = {uid: UserStatus(name, uid) for uid, name in self._people.items() if uid not in self._known.said}
         self._known.said = dict(sorted((self._known.said | new).items(), key=lambda one: one[1].user))
+        # A model file was written: those who have some there read them.
+        self._known.owe(lambda one: one.uid in whose)
 
     def _see_no_names(self, why: str) -> None:
         log.warning("the host's user database %s", why)
-        problem = Problem(
-            "names-silent",
-            f"the host's user database {why}; who is looked after stays as it was",
-            "see: getent passwd; systemctl status sssd; journalctl -u xpucached",
-        )
+        problem = names_silent(why)
         self._problems = (*(one for one in self._problems if one.code != problem.code), problem)
 
     def admits(self, uid: int) -> bool:
@@ -226,7 +239,9 @@ class HostDaemon:
             self._changed = self._clock()
             systemd.tell("driver-changed", "the driver's files changed: whom it concerns is woken", {"stamp": found})
             log.info("the driver's files changed: %s to %s", before, found)
-            self._known.owe(lambda one: one.matters)
+            self._known.owe(self._concerns)
+            # Who had nothing when he last was asked may have something that is to be replayed by now.
+            self._known.owe(lambda _one: True)
         await self._look_ahead()
         # Who reads that it was looked finds all owed that came of it.
         self._looked = began
@@ -243,7 +258,7 @@ class HostDaemon:
             self._staged = found
             self._known.changed.set()
             log.info("packages or images of drivers, or keys of bundles, are here that were not here before, or went")
-            self._known.owe(lambda one: one.matters)
+            self._known.owe(self._concerns)
 
     async def _dismiss(self) -> None:
         """Stop the workers of users who are not looked after any more."""
@@ -279,15 +294,9 @@ class HostDaemon:
 
     def status(self, only: int | None) -> HostStatus:
         """Return how the host stands: all users, or one, who may ask again and again, and looks at nobody else."""
-        if self._declared[0] is not self._owners:
-            # Once for each change: anybody may ask, as often as they like.
-            found: dict[int, list[ModelName]] = {}
-            for name, uid in self._owners.items():
-                found.setdefault(uid, []).append(name)
-            self._declared = self._owners, {uid: tuple(names) for uid, names in found.items()}
-        declared = self._declared[1]
+        declared = self._declarations()
         shown = tuple(
-            replace(one, declared=declared.get(one.uid, ()), due=self._is_due(one))
+            replace(one.with_declared(declared.get(one.uid, ())), due=self._is_due(one))
             for one in (self._known.said.values() if only is None else [self._known.said.get(only)])
             if one
         )
@@ -302,6 +311,13 @@ class HostDaemon:
             problems = (Problem("workers-forbidden", forbidden.message, forbidden.hint), *problems)
         every = self.settings.workers.every
         return HostStatus(__version__, self._started, self._stamp, self._changed, problems, shown, self._looked, every)
+
+    def _declarations(self) -> Mapping[int, tuple[ModelName, ...]]:
+        """Return by users what the host declares for them."""
+        if self._declared[0] is not self._owners:
+            # Once for each change: anybody may ask, as often as they like.
+            self._declared = self._owners, by_owner(self._owners)
+        return self._declared[1]
 
     def _is_due(self, one: UserStatus) -> bool:
         """Return whether a user's worker has yet to be told, and is going to be, as one that failed may not."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import sockets
 from xpucached.domain.host import Problem
 from xpucached.domain.names import ModelName
+from xpucached.hostd import stamps
 from xpucached.hostd.sentences import names_missing
 from xpucached.settings import loading, model_files
 from xpucached.settings.sections import Workers
@@ -147,6 +148,7 @@ class ManagedUsers:
     owners: Mapping[ModelName, int]
     problems: tuple[Problem, ...]
     elsewhere: dict[int, bool]  #: as `Accounts` takes it the next time
+    files: str = ""  #: another one when a file of the host's directory was written
 
 
 def read_users(
@@ -162,6 +164,8 @@ def read_users(
     ``elsewhere`` are for `Accounts`.
     """
     accounts = Accounts(known, elsewhere, _numbers(etc / "passwd"))
+    # What is written while they are read is another text the next time.
+    files = stamps.of(config.paths.models)
     named, problems = model_files.owners(config.paths.models)
     if problems:
         named = {**before, **named}
@@ -186,7 +190,15 @@ def read_users(
     missing = names_missing(sorted(accounts.missing[uid] for uid in people if uid in accounts.missing))
     outdated = loading.outdated(config, "systemctl reload xpucached")
     told = (*problems, *unknown.values(), *missing, *outdated)
-    return ManagedUsers(people, named, owners, told, accounts.elsewhere(people))
+    return ManagedUsers(people, named, owners, told, accounts.elsewhere(people), files)
+
+
+def by_owner(owners: Mapping[ModelName, int]) -> dict[int, tuple[ModelName, ...]]:
+    """Return by users which models are theirs."""
+    found: dict[int, list[ModelName]] = {}
+    for name, uid in owners.items():
+        found.setdefault(uid, []).append(name)
+    return {uid: tuple(names) for uid, names in found.items()}
 
 
 def misnamed(named: Iterable[str], accounts: Accounts) -> dict[str, Problem]:

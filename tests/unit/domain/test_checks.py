@@ -94,7 +94,10 @@ OF_THE_HOST: Final[Mapping[CheckState, Sequence[HostStatus]]] = {
         host(ANN, replace(BOB, state=WorkerState.ASIDE, looked=None, cold=1, problems=("store-fault",))),
         replace(host(), problems=(Problem("worker-failing", "another"),)),
     ),
-    CheckState.COLD: (host(ANN, replace(BOB, warm=0, cold=1)),),
+    CheckState.COLD: (
+        host(ANN, replace(BOB, warm=0, cold=1)),
+        host(replace(BOB, entries=0, models=(), warm=0).with_declared((NET,))),
+    ),
     CheckState.NO_MODELS: (host(replace(ANN, models=(), warm=0)), replace(host(), users=())),
     CheckState.AT_WORK: (host(ANN, replace(BOB, working=True)),),
     CheckState.PROBLEM: (host(ANN, replace(BOB, problems=("no-gpu", "store-fault"))),),

@@ -55,6 +55,7 @@ def host(*users: UserStatus, problems: tuple[Problem, ...] = ()) -> HostStatus:
         (replace(WARM, state=WorkerState.FAILED, due=True), Readiness.WAITING, "has yet to look"),
         (replace(WARM, state=WorkerState.ASIDE, cold=1), Readiness.ASIDE, "runs a daemon of their own"),
         (replace(WARM, entries=0, models=(), looked=None), Readiness.NOTHING, ""),
+        (replace(WARM, entries=0, models=(), warm=0).with_declared(NET), Readiness.COLD, "has not told of: net"),
     ],
 )
 def test_each_user_stands_as_their_worker_said(one: UserStatus, state: Readiness, why: str) -> None:

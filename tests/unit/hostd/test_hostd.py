@@ -754,6 +754,96 @@ def test_model_files_that_cannot_be_read_just_now_dismiss_nobody(tmp_path: Path)
     assert account.pw_uid not in one._known.said
 
 
+def test_whose_model_file_is_written_is_woken_and_not_called_warm_before_he_has_told_of_it(tmp_path: Path) -> None:
+    account = next(one for one in pwd.getpwall() if one.pw_uid not in {0, OURS} and one.pw_uid < 500)
+    status = replace(api_stub.make_status(), problems=(), models=(api_stub.make_model("net"),), looked=api_stub.NOW)
+    warm = StatusSummary.of(status)
+    nothing = StatusSummary.of(replace(status, verdict=Verdict.NO_MODELS, models=(), entries=0))
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one.settings = replace(one.settings, workers=Workers(humans=False, include=(account.pw_name,)))
+    models = tmp_path / "models.d"
+
+    def write(name: str, text: str = 'command = ["/bin/true"]\n') -> None:
+        models.mkdir(exist_ok=True)
+        (models / f"{name}.toml").write_text(f'user = "{account.pw_name}"\n{text}')
+
+    def shown(said: StatusSummary | None = None) -> tuple[bool, Readiness, bool]:
+        """Tell whether he is to be told, and how he stands when his worker has."""
+        one._looked = api_stub.NOW
+        owed = account.pw_uid in one._known.owed
+        one._known.owed.forget(account.pw_uid)
+        if said is not None:
+            one._known.note_summary(account.pw_uid, said)
+        one._known.say(account.pw_uid, state=WorkerState.ASLEEP)
+        judged = readiness.of_host(one.status(None), api_stub.NOW).state
+        return owed, judged, CheckState.COLD in check_host(one.status(None), api_stub.NOW).states
+
+    async def work() -> None:
+        await one.meet()
+        assert shown(nothing) == (False, Readiness.NOTHING, False)
+        # He had nothing, and the host declares something for him.
+        write("net")
+        await one.meet()
+        assert shown() == (True, Readiness.COLD, True)
+        assert check_host(one.status(None), api_stub.NOW).states == (CheckState.COLD,)
+        assert one._concerns(one._known.said[account.pw_uid])
+        await one.meet()
+        assert shown(warm) == (False, Readiness.WARM, False)
+        # What he knows of is warm, and another one comes.
+        write("second")
+        await one.meet()
+        assert shown() == (True, Readiness.COLD, True)
+        assert one.status(None).users[0].cold == 1
+        # One is corrected.
+        write("net", 'command = ["/bin/true"]\ntimeout = 60\n')
+        await one.meet()
+        assert shown()[0]
+        (models / "second.toml").unlink()
+        await one.meet()
+        assert shown() == (True, Readiness.WARM, False)
+
+    go(one, work)
+    # The next life finds what was written meanwhile, and nothing else.
+    for wrote in (False, True):
+        one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+        one.settings = replace(one.settings, workers=Workers(humans=False, include=(account.pw_name,)))
+        one._known.said = dict(one._memory.recall().of())
+        if wrote:
+            write("third")
+        go(one, one.meet)
+        assert (account.pw_uid in one._known.owed) is wrote
+
+
+def test_who_had_nothing_is_asked_again_when_nobody_has_heard_of_him_for_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "stamp")
+    monkeypatch.setattr(stamps, "beside", lambda _patterns: "")
+    monkeypatch.setattr(HostDaemon, "meet", _nobody_new)
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    one._memory.note_boot()
+    hours = {1: 1, 2: 23, 3: 24, 4: -1}
+    one._known.said = {
+        uid: UserStatus(str(uid), uid, WorkerState.ASLEEP, seen=api_stub.NOW - timedelta(hours=ago))
+        for uid, ago in hours.items()
+    }
+
+    async def work() -> None:
+        rounds: asyncio.Queue[list[int]] = asyncio.Queue()
+        monkeypatch.setattr(one._workers, "follow_owed", lambda: rounds.put_nowait(list(one._known.owed)))
+        looks = asyncio.create_task(one._look_after_all())
+        assert await rounds.get() == []
+        one.look()
+        assert await rounds.get() == []
+        one._rounds.ask(everybody=True)
+        # Whom the clock has seen only in the future it has not seen.
+        assert await rounds.get() == [3, 4]
+        looks.cancel()
+        await asyncio.wait([looks])
+
+    go(one, work)
+
+
 def test_a_configuration_that_is_refused_is_shown_until_another_one_is_taken(tmp_path: Path) -> None:
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
     answers: list[Settings | SettingsError] = [SettingsError("workers.idle: expected a time"), one.settings]
@@ -1478,9 +1568,10 @@ def test_a_change_of_the_driver_wakes_whom_it_concerns(tmp_path: Path, monkeypat
         await one._compare()
 
     go(one, work)
-    assert (one._changed, set(one._known.owed)) == (api_stub.NOW, {1, 3, 4})
+    # Who had nothing when he was last asked may have something by now; those who had are woken first.
+    assert (one._changed, list(one._known.owed)) == (api_stub.NOW, [1, 3, 4, 2])
     # Killed now, the next life still owes it.
-    assert set(make(tmp_path, WorkerUnitsStub(), tmp_path)._known.owed) == {1, 3, 4}
+    assert list(make(tmp_path, WorkerUnitsStub(), tmp_path)._known.owed) == [1, 3, 4, 2]
 
 
 def test_nobody_is_called_warm_between_a_change_of_the_driver_and_the_end_of_the_look(
