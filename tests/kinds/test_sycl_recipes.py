@@ -51,6 +51,20 @@ def test_a_recipe_is_all_that_was_compiled(sycl_store: SyclStore) -> None:
     assert found.facts == {"file-mode": "640", "directory-mode": "755", "access-time": "kept"}
 
 
+def test_the_group_s_bit_of_directories_comes_with_the_one_above_and_is_not_asked_for(sycl_store: SyclStore) -> None:
+    sycl_store.root.mkdir()
+    sycl_store.root.chmod(0o2755)
+    slot = sycl_store.add()
+    assert slot.leaf.stat().st_mode & 0o7777 == 0o2755
+    found = recipe_of(sycl_store)
+    # Who is kept from making such directories by a filter of system calls, as by systemd, may make these.
+    assert found.facts["directory-mode"] == "755"
+    key = sycl.recipes.publish(found, NEW, native())
+    assert key is not None
+    made = (sycl_store.root / key).parent
+    assert {one.stat().st_mode & 0o7777 for one in (made, *made.parents[:3])} == {0o2755}
+
+
 def test_of_long_options_and_constants_the_beginning_is_told(sycl_store: SyclStore) -> None:
     sycl_store.add(options="x" * ((64 << 10) + 1), constants=bytes((4 << 10) + 1))
     entry = only(sycl_store)

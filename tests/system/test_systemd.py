@@ -9,6 +9,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.support import hosts
+from tests.support.asking import values
 from tests.support.house import PLACE, RUNTIMES, House, binds, drivers
 from xpucached.daemon import worker
 
@@ -517,6 +518,27 @@ def test_systemd_accepts_the_units_where_they_are_installed(house: House) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_worker_sees_what_its_user_s_daemon_would_and_models_may_make_what_he_may(house: House) -> None:
+    machine = house.machine
+    # Tools that copy a directory keep the group's bit, which all below a project's directory have.
+    line = "mkdir -p -m 2755 /home/bob/copy && exec /usr/local/bin/app"
+    house.ctl("model", "add", "copies", "--", "/bin/sh", "-c", line, user="bob")
+    try:
+        house.ctl("prewarm", "copies", user="bob")
+        assert machine.out("stat", "-c", "%a", "/home/bob/copy") == "2755"
+
+        entry = f"{house.entries('bob')[0]['store']}/{house.entries('bob')[0]['key']}.bin"
+        machine.run("mv", entry, "/home/bob/kept.bin", user="bob")
+        machine.run("ln", "-s", "/home/bob/kept.bin", entry, user="bob")
+        house.ctl("--of", "bob", "scan")
+        found = [one["defect"] for one in house.entries("bob") if one["defect"]]
+        assert found == ["link"]
+    finally:
+        house.ctl("model", "remove", "copies", user="bob")
+        machine.run("sh", "-c", "rm -rf /home/bob/copy /home/bob/kept.bin /home/bob/.cache/xpucached/sycl/*")
+        house.ctl("--of", "bob", "scan")
+
+
 def test_a_model_that_is_a_server_needs_a_drop_in_and_is_alone_in_its_network(house: House) -> None:
     machine, uid = house.machine, house.users()["bob"]["uid"]
     unit, port = f"xpucached-worker@{uid}.service", 8123
@@ -548,18 +570,42 @@ def test_a_model_that_is_a_server_needs_a_drop_in_and_is_alone_in_its_network(ho
 
 
 def test_workers_hear_from_who_watches(house: House) -> None:
-    machine = house.machine
+    machine, store = house.machine, "/home/alice/.cache/libsycl_cache"
+    house.run_app("alice", store)
     machine.run("systemctl", "start", "xpucached-watch")
+
+    def watching() -> dict[str, object]:
+        text = machine.run("xpucachectl", "--of", "alice", "status", "--json").stdout
+        return values(json.loads(text)["data"]["watching"])
 
     def mode() -> str:
         house.ctl("--of", "alice", "scan")
-        text = machine.run("xpucachectl", "--of", "alice", "status", "--json").stdout
-        return str(json.loads(text)["data"]["watching"]["mode"])
+        return str(watching()["mode"])
 
     try:
         # The next look finds it, and who asks for a look need not wait for another one.
         assert mode().startswith("fanotify")
         assert machine.show("xpucached-watch.service", "ActiveState") == "active"
+        # No look finds out who wrote something.
+        assert watching()["compiled"] == 0
+        machine.run("sh", "-c", f"rm -r {store}/*")
+        house.run_app("alice", store)
+        machine.until(lambda: watching()["compiled"], "what a program compiled to be seen")
     finally:
         machine.run("systemctl", "stop", "xpucached-watch")
+        machine.run("rm", "-r", store)
     machine.until(lambda: mode() == "inotify", "inotify again")
+
+
+def test_who_watches_does_not_start_where_the_unit_takes_away_what_it_needs(house: House) -> None:
+    machine, place = house.machine, "/etc/systemd/system/xpucached-watch.service.d/tight.conf"
+    machine.write(place, "[Service]\nRestrictSUIDSGID=yes\n")
+    machine.run("systemctl", "daemon-reload")
+    try:
+        machine.run("systemctl", "start", "xpucached-watch", check=1)
+        assert machine.show("xpucached-watch.service", "ExecMainStatus") == "77"
+        assert "RestrictSUIDSGID=" in machine.journal("-u", "xpucached-watch")
+    finally:
+        machine.run("rm", place)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "reset-failed", "xpucached-watch")

@@ -93,6 +93,12 @@ def _may() -> None:
         with kernel.Group(names=False) as group:
             group.mark(here, kernel.CLOSE_WRITE)
         try:
+            os.close(kernel.open_below(here, b"."))
+        except OSError as error:
+            # Without it nothing would be told, and nobody would know.
+            why = "no openat2: the kernel is older than 5.6, or the unit has RestrictSUIDSGID="
+            raise OSError(error.errno, why) from error
+        try:
             os.close(kernel.open_handle(here, kernel.handle_of(here)))
         except PermissionError:
             raise

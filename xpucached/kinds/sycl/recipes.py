@@ -63,7 +63,8 @@ def recipe(entry: Entry, recorded: RecordedRecipe | None = None) -> Recipe | NoR
             here, status = stack.enter_context(fs.root_directory(os.fspath(entry.id.store.root)))
             for name in path:
                 here = stack.enter_context(fs.directory_in(here, name, status.st_dev))
-            directory_mode = stat.S_IMODE(os.fstat(here).st_mode)
+            # Without the bits above those of rights: the group's comes with the directory above, wherever it has it.
+            directory_mode = stat.S_IMODE(os.fstat(here).st_mode) & 0o777
             access_time = listing.exists(here, f"{slot}_access_time.txt")
             with fs.regular_file(here, f"{slot}.src") as (descriptor, found):
                 if found.st_uid != os.geteuid():
