@@ -38,9 +38,10 @@ class KnownUsers:
         """Note that some users' workers are to look again."""
         self.owed.add(uid for uid, one in self.said.items() if whom(one))
 
-    def forget_looks(self) -> None:
-        """Rest on no look that was made before the host started."""
+    def begin_anew(self) -> None:
+        """Rest on no look that was made before now, and have all look again."""
         self.said = {uid: replace(one, looked=None) for uid, one in self.said.items()}
+        self.owe(lambda _one: True)
 
     def note_summary(self, uid: int, summary: StatusSummary) -> None:
         """Take what a user's worker says of itself."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.host import Problem
 from xpucached.domain.users import UserStatus, WorkerState
-from xpucached.errors import Busy, Conflict, Denied, Unavailable, XpucachedError
+from xpucached.errors import Busy, Conflict, Denied, NotFound, Unavailable, XpucachedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,18 @@ def stranger() -> Denied:
     """Return what is told to those whom the host's daemon does not look after."""
     hint = "start a daemon of your own: systemctl --user start xpucached"
     return Denied("the host's daemon does not look after you", hint=hint)
+
+
+def unknown(name: object) -> NotFound:
+    """Return what is told to who names a user whom the host's daemon does not know."""
+    hint = "an administrator can add a user: include in [workers] of /etc/xpucached/xpucached.toml"
+    return NotFound(f"the host's daemon knows no user {name}", hint=hint)
+
+
+def not_looked_after(name: object) -> Denied:
+    """Return what is told to who names a user whom the host's daemon does not look after."""
+    hint = "an administrator can add him: include in [workers] of /etc/xpucached/xpucached.toml"
+    return Denied(f"the host's daemon does not look after user {name}", hint=hint)
 
 
 def silence(said: UserStatus) -> XpucachedError:

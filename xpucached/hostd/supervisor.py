@@ -34,7 +34,7 @@ from xpucached.host import driver_stamp
 from xpucached.hostd import stamps, units, user_client
 from xpucached.hostd.known_users import KnownUsers
 from xpucached.hostd.rounds import Rounds
-from xpucached.hostd.sentences import failure, files_silent, names_silent, stranger
+from xpucached.hostd.sentences import failure, files_silent, names_silent, not_looked_after, stranger, unknown
 from xpucached.hostd.state import StateFile
 from xpucached.hostd.user_client import UserClient
 from xpucached.hostd.users import by_owner, read_users
@@ -117,8 +117,7 @@ class HostDaemon:
         await self.meet()
         if await asyncio.to_thread(self._memory.first_since_boot):
             # What happened while the host was off, nobody told us.
-            self._known.owe(lambda _one: True)
-            self._known.forget_looks()
+            self._known.begin_anew()
             await asyncio.to_thread(self._memory.keep, self._saved())
             await asyncio.to_thread(self._memory.note_boot)
         else:
@@ -226,6 +225,10 @@ class HostDaemon:
     async def _compare(self) -> None:
         """See whether the driver is another one, by its files alone; if that cannot be told, it stays as it was."""
         began = self._clock()
+        if self._changed is not None and self._changed > began:
+            # The clock was ahead: by what it says now nobody can tell who has looked since.
+            self._changed = began
+            self._known.begin_anew()
         look = functools.partial(driver_stamp.fingerprint, self.settings.driver.variables)
         try:
             found = await asyncio.to_thread(deadlines.ask, "driver", look, _COMPARING)
@@ -280,16 +283,12 @@ class HostDaemon:
             number = int(name) if name.isdecimal() and len(name) < _LONG_NUMBER else None
             found = self._numbers[1].get(name, number)
             if found is None:
-                hint = "an administrator can add a user: include in [workers] of /etc/xpucached/xpucached.toml"
-                raise NotFound(f"the host's daemon knows no user {name}", hint=hint)
+                raise unknown(name)
             uid = found
         else:
             uid = caller if name is None else name
         if uid not in self._people:
-            if uid == caller:
-                raise stranger()
-            hint = "an administrator can add him: include in [workers] of /etc/xpucached/xpucached.toml"
-            raise Denied(f"the host's daemon does not look after user {name}", hint=hint)
+            raise stranger() if uid == caller else not_looked_after(name)
         return uid
 
     def status(self, only: int | None) -> HostStatus:

@@ -1611,6 +1611,33 @@ def test_nobody_is_called_warm_between_a_change_of_the_driver_and_the_end_of_the
     go(one, work)
 
 
+def test_a_change_of_the_driver_that_the_clock_had_ahead_is_none_of_the_future(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    monkeypatch.setattr(driver_stamp, "fingerprint", lambda _variables: "b")
+    monkeypatch.setattr(stamps, "beside", lambda _patterns: "")
+    ahead = api_stub.NOW + timedelta(hours=2)
+    said = StatusSummary.of(replace(api_stub.make_status(), looked=api_stub.NOW, problems=()))
+    one._known.said = {3: UserStatus("x", 3, seen=ahead, entries=1, looked=ahead - timedelta(hours=1))}
+    one._stamp, one._changed = "b", ahead
+
+    def unheard() -> bool:
+        return CheckState.UNHEARD in check_host(one.status(None), api_stub.NOW).states
+
+    async def work() -> None:
+        # He has not looked since, by a clock that was ahead for both; then it was set back.
+        await one._compare()
+        assert (one.status(None).changed, unheard(), set(one._known.owed)) == (api_stub.NOW, True, {3})
+        one._known.note_summary(3, said)
+        assert not unheard()
+        one._known.owed.forget(3)
+        await one._compare()
+        assert (unheard(), set(one._known.owed)) == (False, set())
+
+    go(one, work)
+
+
 def beside_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostDaemon:
     """Make a daemon that knows of a user with an entry and of one without, on a host whose driver stays the same."""
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
