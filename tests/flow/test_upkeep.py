@@ -280,6 +280,29 @@ def test_the_trash_is_tidied_once_after_what_the_daemon_evicts(
     assert tidied == [1]
 
 
+def test_nothing_is_evicted_by_settings_while_there_are_others_that_were_not_read(
+    short_dir: Path, sycl_store: SyclStore
+) -> None:
+    async def work(catalog: Catalog) -> list[int]:
+        service = alone(catalog, sycl_store.root)
+        left = []
+        for service.context.settings_unread in (True, False):
+            # What they are is told by the models, whose files lie beside them.
+            service.models.load = nothing  # type: ignore[method-assign]
+            await service.reconciler.reconcile([Started()])
+            await settled(service)
+            left.append(len(catalog.read(all_entries)))
+        await service.stop()
+        return left
+
+    async def nothing() -> None:
+        pass
+
+    sycl_store.add(age=100 * 86400)
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        assert asyncio.run(work(catalog)) == [1, 0]
+
+
 def test_what_is_said_last_is_kept_though_what_programs_did_cannot_be_told(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,8 @@ class Context:
         self.settings = settings
         self.settings_problems: tuple[Problem, ...] = ()
         """What is wrong with settings that were refused."""
+        self.settings_unread = False
+        """Whether there was no file of them when they were read, and there is one now, or its home is away."""
         self.catalog = catalog
         self.base = base
         self.clock = clock

@@ -54,14 +54,20 @@ def _account() -> str:
         raise Unavailable(f"nobody knows user {uid} now", hint=f"see: getent passwd {uid}; sssd or nscd") from None
 
 
-def _read(folder: Path, user: str | None = None) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
+def _read(
+    folder: Path, user: str | None = None, *, known: bool = False
+) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
     """Read the model files of a folder.  Raises `Unavailable` where they do not answer: other looks go on."""
     try:
         return deadlines.ask(
-            ("models", folder), lambda: model_files.models(folder, user=user, uid=os.getuid()), _READING
+            ("models", folder), lambda: model_files.models(folder, user=user, uid=os.getuid(), known=known), _READING
         )
     except TimeoutError as error:
         raise Unavailable(f"{folder}: {error.strerror}", hint="what they said before stays; see: findmnt") from error
+
+
+def _folder(model: Model) -> str:
+    return os.path.dirname(model.source)  # noqa: PTH120 - "socket" is no path
 
 
 def _reload() -> str:
@@ -96,7 +102,9 @@ class ModelKeeper:
     def _load(self) -> Collection[ModelName]:
         """Read them; give the models whose files are gone."""
         config, catalog = self._context.settings, self._context.catalog
-        declared, problems = _read(config.paths.models)
+        own = str(config.paths.models)
+        known_there = any(_folder(model) == own for model in catalog.read(all_models))
+        declared, problems = _read(config.paths.models, known=known_there)
         damaged = {problem.subject for problem in problems}
         if config.host_models is not None:
             theirs, more = _read(config.host_models, _account())
@@ -107,7 +115,7 @@ class ModelKeeper:
             log.debug("the host's model files have mistakes: %d", len(more))
         wanted = {model.name: model for model in declared}
         for model in catalog.read(all_models):
-            if damaged & {model.source, os.path.dirname(model.source)}:  # noqa: PTH120 - "socket" is no path
+            if damaged & {model.source, _folder(model)}:
                 wanted.setdefault(model.name, model)
         former = {model.name for model in catalog.read(all_models)}
         taken = catalog.write(sync_file_models, tuple(wanted.values()))
@@ -128,6 +136,10 @@ class ModelKeeper:
                 shown = of_problem(problem)
                 log.warning("%s: %s: %s; status says more", shown.code, shown.subject, shown.message)
         self.problems = fresh
+        self._context.settings_unread = not config.digest and (
+            any(one.code == "not-reloaded" or one.subject == own for one in fresh)
+            or bool(self._context.settings_problems)
+        )
         if any(
             foreign(self._finder.store_of(model).store) is not None for model in declared if model.store is not None
         ):

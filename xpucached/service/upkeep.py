@@ -170,7 +170,7 @@ class Upkeep:
         Then nothing goes before the next look, which takes it up again.
         """
         mended = True
-        if not self._context.settings.schedule.evict:
+        if not self._may_evict:
             self._parts.forget(automatic.MEND)
         elif self._evict_due and self._context.trusts_the_clock():
             async with self._parts.part(automatic.MEND):
@@ -181,6 +181,11 @@ class Upkeep:
                         mended = False
                         raise
         return mended
+
+    @property
+    def _may_evict(self) -> bool:
+        """Whether entries may go by themselves; settings that are not read yet may forbid it, or keep more."""
+        return self._context.settings.schedule.evict and not self._context.settings_unread
 
     async def _replay(self) -> None:
         if not self._context.settings.schedule.replay:
@@ -234,7 +239,7 @@ class Upkeep:
 
     async def _evict(self) -> None:
         steady = self._context.trusts_the_clock()
-        if not self._context.settings.schedule.evict:
+        if not self._may_evict:
             self._parts.forget(automatic.EVICT)
             self._parts.forget(automatic.TIDY)
         elif self._evict_due and steady:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -62,14 +63,17 @@ KEYS: Final = {
 """What may stand in a model file."""
 
 
-def models(directory: Path, *, user: str | None = None, uid: int = -1) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
+def models(
+    directory: Path, *, user: str | None = None, uid: int = -1, known: bool = False
+) -> tuple[tuple[Model, ...], tuple[Problem, ...]]:
     """Read every ``*.toml`` of a directory, in the order of their names.
 
     Gives the models, and what is wrong: one `Problem` per mistake, its subject the file.  Without the directory there
-    are no models, which is fine; where it cannot be read, it is itself the subject.  ``user`` says that the directory
-    is the host's, and with ``uid`` whose models are wanted of it.
+    are no models, which is fine; where it cannot be read, it is itself the subject.  So it is where models of its files
+    are ``known``, and it is away with all that it lies in.  ``user`` says that the directory is the host's, and with
+    ``uid`` whose models are wanted of it.
     """
-    found, problems = _all(directory, host=user is not None)
+    found, problems = _all(directory, host=user is not None, known=known)
     return tuple(model for model, whose in found if user is None or means(whose, uid, user)), problems
 
 
@@ -84,11 +88,18 @@ def means(whose: str, uid: int, name: str) -> bool:
     return whose == (str(uid) if whose.isdecimal() else name)
 
 
-def _all(directory: Path, *, host: bool, foreign: bool = False) -> tuple[list[tuple[Model, str]], tuple[Problem, ...]]:
+def _all(
+    directory: Path, *, host: bool, foreign: bool = False, known: bool = False
+) -> tuple[list[tuple[Model, str]], tuple[Problem, ...]]:
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith(".toml") and not name.startswith("."))
     except FileNotFoundError:
-        return [], ()
+        # A home that is not mounted or unlocked yet is no word of its user's, nor is a link to what is away.
+        gone = os.path.isdir(directory.parent) and not os.path.lexists(directory)  # noqa: PTH112 - it raises nothing
+        if gone or not known:
+            return [], ()
+        message = f"{directory}: it is away, and the models of its files stay as they were"
+        return [], (_problem(message, directory, f"if there shall be none: mkdir -p {shlex.quote(str(directory))}"),)
     except OSError as error:
         return [], (_problem(f"{directory}: model files cannot be read: {error.strerror}", directory),)
     found: dict[ModelName, tuple[Model, str]] = {}

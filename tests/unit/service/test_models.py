@@ -195,6 +195,55 @@ def test_models_whose_directory_cannot_be_read_just_now_are_not_forgotten(
         assert known() == []
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_models_of_a_home_that_is_away_stay_and_nothing_goes_by_settings_that_were_not_read(
+    tmp_path: Path, *, linked: bool
+) -> None:
+    """As one that is mounted or unlocked at the login; a directory that was removed is another thing."""
+    home, away = tmp_path / "home", tmp_path / "away"
+    folder = home / "xpucached" / "models.d"
+    if linked:
+        folder.parent.mkdir(parents=True)
+        folder.symlink_to(tmp_path / "dotfiles")
+        home = tmp_path / "dotfiles"
+        home.mkdir()
+    else:
+        folder.mkdir(parents=True)
+    (folder / "net.toml").write_text('command = ["/bin/true"]\n', encoding="utf-8")
+    environ = {
+        "HOME": str(tmp_path / "home"),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path / "home"),
+        "XPUCACHED_PATHS_STATE": str(tmp_path / "state"),
+    }
+    config = loading.load(None, user=True, environ=environ)
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        context = Context(config, catalog, {})
+        models = Service(context, ProcessStarter({}, INSTANCE)).models
+
+        def known() -> tuple[list[str], list[str], bool]:
+            asyncio.run(models.load())
+            names = [str(one.name) for one in catalog.read(all_models)]
+            return names, [one.code for one in models.problems], context.settings_unread
+
+        home.rename(away)
+        assert known() == ([], [], False)
+        away.rename(home)
+        assert known() == (["net"], [], False)
+        home.rename(away)
+        assert known() == (["net"], ["bad-settings"], True)
+        away.rename(home)
+        assert known() == (["net"], [], False)
+        # What its file of settings says is not known before it is read.
+        config.file.write_text("schedule.evict = false\n", encoding="utf-8")
+        assert known() == (["net"], ["not-reloaded"], True)
+        context.settings = loading.load(None, user=True, environ=environ)
+        assert known() == (["net"], [], False)
+        (folder / "net.toml").unlink()
+        folder.unlink() if linked else folder.rmdir()
+        assert known() == ([], [], False)
+
+
 def test_a_model_of_the_host_s_directory_whose_file_is_damaged_stays_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
