@@ -60,7 +60,10 @@ def test_who_logs_in_or_is_named_has_one_and_the_host_s_own_account_never(monkey
     ]
     monkeypatch.setattr(pwd, "getpwall", lambda: known)
     monkeypatch.setattr(pwd, "getpwnam", lambda name: next(one for one in known if one.pw_name == name))
-    assert [uid for uid in names.values() if users.may_have_worker(uid, None, had=True)] == [1000]
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: next(one for one in known if one.pw_uid == uid))
+    assert [uid for uid in names.values() if users.may_have_worker(uid, None, had=False)] == [1000]
+    # A mistake in any key stops nobody's worker.
+    assert [uid for uid in names.values() if users.may_have_worker(uid, None, had=True)] == [1000, 1001, 300]
     everyone = Workers(include=tuple(names))
     found = users.managed_users(everyone, (), host_daemon=301)
     assert sorted(found) == [300, 1000, 1001]

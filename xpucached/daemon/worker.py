@@ -180,7 +180,7 @@ def require_permitted(state: Path) -> None:
     try:
         host_settings: settings.Settings | None = loading.load(None, user=False, environ={})
     except SettingsError:
-        # Who may not read the host's configuration is not named in it, as far as we know.
+        # What it says is not known; who had a worker keeps it.
         host_settings = None
     had = (state / "catalog.sqlite").exists()
     if not users.may_have_worker(os.getuid(), host_settings, had=had):

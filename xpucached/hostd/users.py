@@ -126,14 +126,15 @@ def _logs_in(one: pwd.struct_passwd) -> bool:
 def may_have_worker(uid: int, config: Settings | None, *, had: bool) -> bool:
     """Return whether a user may have a worker by the host's configuration; None is one that cannot be read.
 
-    Who ``had`` one keeps it while a model file cannot be read, which may name this user.
+    Who ``had`` one keeps it while that, or a model file, cannot be read: it may name this user, and the host's daemon
+    goes by what it said before.
     """
     try:
         host_daemon: int | None = pwd.getpwnam(sockets.ACCOUNT).pw_uid
     except KeyError:
         host_daemon = None
     if config is None:
-        return uid in managed_users(Workers(), (), host_daemon=host_daemon)
+        return uid in managed_users(Workers(), (str(uid),) if had else (), host_daemon=host_daemon)
     named, problems = model_files.owners(config.paths.models)
     owners = (*named.values(), str(uid)) if problems and had else named.values()
     return uid in managed_users(config.workers, owners, host_daemon=host_daemon)

@@ -269,7 +269,8 @@ class WorkerFollower:
             self._known.say_failed(uid, "it runs and does not answer: is it stopped, or stuck?")
         elif state.refused:
             log.warning("a worker's configuration is refused: uid %d", uid)
-            self._known.say_failed(uid, "its configuration is refused: xpucached --user --check says why", refused=True)
+            asks = f"xpucached --user --check, or journalctl -u xpucached-worker@{uid}, says why"
+            self._known.say_failed(uid, f"its configuration is refused: {asks}", refused=True)
         elif state.failed or not (began or isinstance(error, _Stopped)):
             log.warning("a worker does not answer: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, user_client.brief(error.message))
