@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.users import unused
 from xpucached import shortage
-from xpucached.kinds import fs, statx
+from xpucached.kinds import folders, fs, statx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -395,6 +395,22 @@ def without(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
 
     monkeypatch.setattr(os, "open", open_)
     monkeypatch.setattr(os, "link", link)
+
+
+def test_rights_are_given_to_directories_that_were_just_made_and_to_no_others(place: Path, here: int) -> None:
+    (place / "before").mkdir(0o700)
+    (place / "other").mkdir(0o700)
+    (place / "other/private").write_bytes(b"")
+    mask = os.umask(0o077)
+    try:
+        with contextlib.ExitStack() as stack:
+            folders.below(stack, here, ("before", "new", "newer"), 0o775)
+        with fs.directory_in(here, "other", os.fstat(here).st_dev) as swapped:
+            folders.allow_all(swapped, 0o775)
+    finally:
+        os.umask(mask)
+    modes = [(place / name).stat().st_mode & 0o777 for name in ("before", "before/new", "before/new/newer", "other")]
+    assert modes == [0o700, 0o775, 0o775, 0o700]
 
 
 @pytest.mark.parametrize("lacking", ["nothing", "nameless files", "proc"])

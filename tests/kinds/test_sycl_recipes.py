@@ -65,6 +65,20 @@ def test_the_group_s_bit_of_directories_comes_with_the_one_above_and_is_not_aske
     assert {one.stat().st_mode & 0o7777 for one in (made, *made.parents[:3])} == {0o2755}
 
 
+def test_who_shares_a_store_may_go_where_something_is_published_whatever_our_mask_is(sycl_store: SyclStore) -> None:
+    leaf = sycl_store.add().leaf
+    for one in (leaf, *leaf.parents[:3]):
+        one.chmod(0o2775)
+    mask = os.umask(0o077)
+    try:
+        key = sycl.recipes.publish(recipe_of(sycl_store), NEW, native())
+    finally:
+        os.umask(mask)
+    assert key is not None
+    made = (sycl_store.root / key).parent
+    assert [one.stat().st_mode & 0o777 for one in (made, *made.parents[:3])] == [0o775] * 4
+
+
 def test_of_long_options_and_constants_the_beginning_is_told(sycl_store: SyclStore) -> None:
     sycl_store.add(options="x" * ((64 << 10) + 1), constants=bytes((4 << 10) + 1))
     entry = only(sycl_store)

@@ -204,10 +204,11 @@ def test_that_with_which_an_entry_is_found_comes_back_last(tmp_path: Path, monke
     assert sorted(path.name for path in leaf.iterdir()) == ["0.bin", "0.src", "0_access_time.txt"]
 
 
-def test_directories_come_back_with_the_mode_that_they_had(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [0, 0o077])
+def test_directories_come_back_with_the_mode_that_they_had(tmp_path: Path, given: int) -> None:
     leaf, store = of_sycl(tmp_path)
     (one,) = sycl.trash_files.trash(store)
-    mask = os.umask(0)
+    mask = os.umask(given)
     try:
         assert sycl.trash_files.restore(store, (one.ref,))[0].key is not None
     finally:

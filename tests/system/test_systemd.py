@@ -527,6 +527,13 @@ def test_a_worker_sees_what_its_user_s_daemon_would_and_models_may_make_what_he_
         house.ctl("prewarm", "copies", user="bob")
         assert machine.out("stat", "-c", "%a", "/home/bob/copy") == "2755"
 
+        # Who shares a store reads what a model compiles there, as if its user had started it.
+        store = str(house.entries("bob")[0]["store"])
+        assert machine.out("sh", "-c", f"find {store} -mindepth 1 -type d -printf '%m\\n' | sort -u") == "755"
+        assert machine.out("sh", "-c", f"find {store} -name '*.bin' -printf '%m\\n' | sort -u") == "644"
+        # What is the daemon's own is made for him alone.
+        assert machine.out("find", f"/var/lib/xpucached-worker/{house.users()['bob']['uid']}", "-perm", "/077") == ""
+
         entry = f"{house.entries('bob')[0]['store']}/{house.entries('bob')[0]['key']}.bin"
         machine.run("mv", entry, "/home/bob/kept.bin", user="bob")
         machine.run("ln", "-s", "/home/bob/kept.bin", entry, user="bob")

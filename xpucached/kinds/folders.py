@@ -24,10 +24,34 @@ def below(stack: ExitStack, root: int, parts: Iterable[str], mode: int) -> int:
     """Make the directories that lead to a place below the root, and give the last one, open.  Raises OSError."""
     here, device = root, os.fstat(root).st_dev
     for part in parts:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(part, mode, dir_fd=here)
+        new = make(here, part, mode)
         here = stack.enter_context(fs.directory_in(here, part, device))
+        if new:
+            allow_all(here, mode)
     return here
+
+
+def make(directory: int, name: str, mode: int) -> bool:
+    """Make a directory: True if it was not there.  Raises OSError."""
+    try:
+        os.mkdir(name, mode, dir_fd=directory)
+    except FileExistsError:
+        return False
+    return True
+
+
+def allow_all(directory: int, mode: int) -> None:
+    """Give a directory that we just made the rights that it shall have whatever the mask of this process is.
+
+    Programs of other users, who share a store, would be shut out of it for good.
+    """
+    found = os.fstat(directory)
+    missing = mode & 0o777 & ~found.st_mode
+    # One with something in it is another, which somebody put in its place meanwhile.
+    if missing and found.st_uid == os.geteuid() and not listing.names(directory):
+        # Where that is refused, as by a filter of system calls for the group's bit, it stays as it was made.
+        with contextlib.suppress(OSError):
+            os.fchmod(directory, stat.S_IMODE(found.st_mode) | missing)
 
 
 def unlink(directory: int, name: str) -> None:

@@ -164,6 +164,7 @@ class LeafBatch:
         name = self._made(directory_mode, _path(recipe, environment))
         leaf, _ = fs.enter(self._staging, name, self._device, os.geteuid())
         self._descriptors.append(leaf)
+        folders.allow_all(leaf, directory_mode)
         for file, content in contents.items():
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._descriptors.append(os.open(file, flags, file_mode & 0o666, dir_fd=leaf))
@@ -215,10 +216,11 @@ class LeafBatch:
                 if (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino):
                     return here
         self._leave()
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, mode, dir_fd=self._root)
+        new = folders.make(self._root, name, mode)
         here, status = fs.enter(self._root, name, self._device, os.fstat(self._root).st_uid)
         self._entered = (name, here, status)
+        if new:
+            folders.allow_all(here, mode)
         return here
 
     def _leave(self) -> None:
