@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 _ROOTS: Final = 10_000
 """Paths of which it is remembered where they lead, besides those of the stores that there are."""
+
+_SHUT: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 WritersSince = Mapping[KindName, "datetime | None"]
 """When the oldest process began that could be writing to a store of each kind; None where there is none."""
@@ -101,6 +104,17 @@ def _there(path: Path) -> bool:
         # What cannot be looked at now is not gone.
         return True
     return True
+
+
+def _is_shut(path: Path) -> bool:
+    """Return whether there is no way to a place for this user: neither do programs keep anything there."""
+    try:
+        deadlines.ask(path, path.lstat)
+    except OSError as error:
+        return error.errno in _SHUT
+    except ValueError:
+        pass
+    return False
 
 
 def _is_something_else(path: Path) -> bool:
@@ -261,11 +275,15 @@ class StoreFinder:
             named, all_named = named_by(kind, (standard, *processes)) if settings.stores.found else ((), True)
             whole = whole and all_named
             for place, via in named:
-                add(Store(name, place), StoreOrigin.FOUND, via)
+                # As with the HOME of root that a container's programs have, or somebody else's.
+                if via == standard.name or not _is_shut(place):
+                    add(Store(name, place), StoreOrigin.FOUND, via)
         if settings.stores.found:
             # A program that ended leaves its store behind, and that is when the store needs us.
             for known in self._context.catalog.read(all_stores):
-                if known.origin is not StoreOrigin.FOUND or known.state is StoreState.MISSING or known.id in found:
+                # Of one that could not be read, and of which nothing was known before, nothing is left behind.
+                empty = known.state is not StoreState.OK and not known.entries
+                if known.origin is not StoreOrigin.FOUND or empty or known.id in found:
                     continue
                 if len(found) < STORES:
                     add(known.id, known.origin, known.via)

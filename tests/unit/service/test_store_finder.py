@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ import pytest
 
 from tests.support import catalogs
 from tests.support.builders import SyclStore
+from tests.support.users import mere, mere_user
 from xpucached import deadlines, mounts
 from xpucached.catalog import Catalog, departed
 from xpucached.catalog.entries import all_entries
@@ -63,6 +64,17 @@ class Two:
         asyncio.run(self.scanner.scan_stores())
         assert self.searches
         self.searches = 0
+
+
+@contextmanager
+def program(**variables: object) -> Iterator[None]:
+    """Have a program run that has these variables."""
+    env = {name: str(value) for name, value in variables.items()}
+    with subprocess.Popen(mere(["/bin/sleep", "60"]), env=env) as one:
+        try:
+            yield
+        finally:
+            one.kill()
 
 
 @pytest.fixture
@@ -158,6 +170,56 @@ def test_a_store_of_ours_that_cannot_be_looked_at_now_is_not_forgotten(two: Two)
     away.rename(root.parent)
     asyncio.run(two.scanner.scan_stores())
     assert [one.state for one in two.catalog.read(all_stores) if one.store == root] == [StoreState.OK]
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("led", ["/dev/null", "shut/home", "loop", "long"])
+def test_where_this_user_s_programs_have_no_way_to_there_is_no_store(two: Two, tmp_path: Path, led: str) -> None:
+    """A container's programs are told that HOME is root's, and scripts that it is /dev/null."""
+    place = tmp_path.resolve()
+    (place / "shut" / "home" / ".cache" / "neo_compiler_cache").mkdir(parents=True)
+    (place / "loop").symlink_to("loop")
+    (place / "shut").chmod(0)
+    home = place / led.replace("long", "l" * 300)
+    try:
+        with program(HOME=home), mere_user():
+            asyncio.run(two.scanner.scan_stores())
+        assert not any(one.store.is_relative_to(home) for one in two.catalog.read(all_stores))
+    finally:
+        (place / "shut").chmod(0o700)
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("shut", ["store", "above"])
+def test_of_a_store_that_a_program_could_not_read_nothing_stays_when_it_ended(
+    two: Two, tmp_path: Path, shut: str
+) -> None:
+    """What was read before stays: it is not gone."""
+    stores = {name: SyclStore(tmp_path.resolve() / name / "cache") for name in ("kept", "empty")}
+    stores["kept"].add("_ZTS1a")
+    stores["empty"].root.mkdir(parents=True)
+
+    def states() -> dict[str, StoreState]:
+        asyncio.run(two.scanner.scan_stores())
+        names = {store.root: name for name, store in stores.items()}
+        return {names[one.store]: one.state for one in two.catalog.read(all_stores) if one.store in names}
+
+    def change(mode: int) -> None:
+        for store in stores.values():
+            (store.root if shut == "store" else store.root.parent).chmod(mode)
+
+    try:
+        with program(SYCL_CACHE_DIR=stores["kept"].root), program(SYCL_CACHE_DIR=stores["empty"].root):
+            assert states() == {"kept": StoreState.OK, "empty": StoreState.OK}
+            change(0)
+            with mere_user():
+                assert states()["kept"] is StoreState.UNREADABLE
+        with mere_user():
+            states()
+            assert states() == {"kept": StoreState.UNREADABLE}
+    finally:
+        change(0o700)
+    assert states() == {"kept": StoreState.OK}
 
 
 def test_which_store_a_model_s_is_asks_no_file_system(
