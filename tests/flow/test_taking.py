@@ -30,6 +30,7 @@ from xpucached.catalog.entries import all_entries
 from xpucached.domain.bundles import (
     BundleSource,
     ExportBundle,
+    ExportReport,
     FetchBundles,
     FetchReport,
     MadeEntry,
@@ -197,6 +198,30 @@ def test_a_daemon_takes_what_lies_there_before_it_compiles(
         host.ctl("scan")
         host.ctl("verify")
         assert len(host.rows("ls")) == len(KERNELS)
+
+
+@pytest.mark.runtime
+def test_what_one_imports_is_noted_by_the_daemon_of_one_s_own_where_the_host_s_would_be_asked(
+    runtime: Callable[[str], Runtime], home: Path, short_dir: Path, tmp_path: Path
+) -> None:
+    """As root's is in a container: what is not noted could not be revoked."""
+    real, store = runtime("rt2025.2"), tmp_path / "store"
+    assert compiled(real, store, *KERNELS) == (0, len(KERNELS))
+    with pytest.MonkeyPatch.context() as there:
+        there.setenv("OCL_ICD_FILENAMES", str(real.driver))
+        there.setenv("LD_LIBRARY_PATH", str(real.lib))
+        made = carry_out(ExportBundle(tmp_path / "bundle", store, recipes_only=True), lambda *_: None)
+    assert isinstance(made, ExportReport)
+    with daemon(home, short_dir) as host:
+        driven(host, real, tmp_path / "driver", "[watch]\nmode = 'polling'\n")
+        host.start()
+        done = host.ctl("--system", "bundle", "import", str(tmp_path / "bundle"))
+        assert "no daemon noted" not in done.stderr
+        host.until(lambda: len(host.rows("ls", "--bundle", made.view.digest)) == len(KERNELS))
+        host.end()
+        shutil.rmtree(home / ".cache/xpucached/sycl")
+        done = host.ctl("--system", "bundle", "import", str(tmp_path / "bundle"))
+        assert "xpucachectl: no daemon noted where these entries came from: no daemon answers" in done.stderr
 
 
 def test_what_is_revoked_goes_as_soon_as_that_is_written(home: Path, short_dir: Path) -> None:

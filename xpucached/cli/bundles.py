@@ -211,8 +211,9 @@ def _note(options: Namespace, came: Iterable[EntriesCame]) -> None:
     from xpucached.cli import connect  # noqa: PLC0415 - see above
 
     client, hosts = connect.reach(options)
-    with client:
-        for one in together(came) if not hosts else ():
+    # The stores are ours, and the host's daemon has none.
+    with connect.own() if hosts else client as client:
+        for one in together(came):
             for made in imports.parts(one.made):
                 of = {name: getattr(one.source, name) for name in one.source.__struct_fields__}
                 # A replay fills a store apart, which nobody need look at for it.

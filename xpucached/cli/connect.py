@@ -64,6 +64,11 @@ def reach(options: Namespace) -> tuple[Client, bool]:
     return _own(options.scope), False
 
 
+def own() -> Client:
+    """Return the daemon that runs as we do, whoever else would be asked; root may have one in a container."""
+    return _own("user")
+
+
 def _own(scope: str | None) -> Client:
     """Return the daemon of our own, or the worker that the host's daemon runs for us."""
     try:
