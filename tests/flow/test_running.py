@@ -102,7 +102,7 @@ def test_what_cannot_be_run_is_said_as_shells_do(served: Running, tmp_path: Path
         (("run",), "hint: xpucachectl run -- python3 app.py"),
         (("run", "resnet"), "hint: xpucachectl run resnet -- python3 app.py"),
         (("run", "python3", "app.py"), "hint: xpucachectl run -- python3 app.py"),
-        (("run", "--of", "alice", "--", "true"), "run starts a program of yours"),
+        (("run", "--of", "alice", "--", "true"), "run starts a program of yours, and --of names another user"),
     )
     for line, said in refused:
         done = ctl(*line)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from xpucached.cli import arguments, habits
-from xpucached.errors import Denied, DiskError, XpucachedError
+from xpucached.errors import Denied, DiskError, RequestError, XpucachedError
 from xpucached.printing import Clean, plain
 from xpucached.streams import arriving
 
@@ -84,6 +84,11 @@ def _is_nowhere() -> bool:
 
 
 def _done(options: Namespace) -> int:
+    of_bundles = options.verb.startswith("bundle ") or (options.verb == "replay" and options.bundle is not None)
+    if options.of and (of_bundles or options.verb in {"run", "trace"}):
+        what = "works with files of yours" if of_bundles else "starts a program of yours"
+        message = f"{options.verb} {what}, and --of names another user"
+        raise RequestError(message, hint="leave out --of, or run it as that user")
     if options.verb == "inspect":
         from xpucached.cli import inspecting  # noqa: PLC0415 - no other command reads programs
 
@@ -92,7 +97,7 @@ def _done(options: Namespace) -> int:
         from xpucached.cli import completion  # noqa: PLC0415 - as above
 
         return completion.run(options)
-    if options.verb.startswith("bundle ") or (options.verb == "replay" and options.bundle is not None):
+    if of_bundles:
         from xpucached.cli import bundles  # noqa: PLC0415 - no other command waits for what it loads
 
         return bundles.run(options)

@@ -28,8 +28,6 @@ def run(options: Namespace) -> int:
         given: str = options.model or ""
         what = f"-- {given}" if given and shutil.which(given) else f"{given} -- python3 app.py".strip()
         raise RequestError("the program stands behind --", hint=f"xpucachectl run {what}")
-    if options.of:
-        raise RequestError("run starts a program of yours, and --of names another user", hint="leave out --of")
     try:
         values = _variables(options)
     except Unavailable as error:

@@ -40,8 +40,6 @@ def run(options: Namespace) -> int:
     """Run the program, say what it compiled, and end as it ended.  Asks no daemon."""
     if not options.command:
         raise RequestError("the program stands behind --", hint="xpucachectl trace -- python3 app.py")
-    if options.of:
-        raise RequestError("trace starts a program of yours, and --of names another user", hint="leave out --of")
     # Before the program runs: it may take hours, and what it compiled is told once.
     into = _opened(options.output) if options.output else None
     environ = dict(os.environ)

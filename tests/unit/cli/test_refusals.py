@@ -51,6 +51,21 @@ def test_who_asks_the_hosts_daemon_is_told_what_is_not_refused_next(
     assert capsys.readouterr().err.endswith(hint)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["run", "--", "true"], ["trace", "--", "true"]),
+        *(["bundle", "import", "b"], ["bundle", "export", "b"], ["bundle", "verify", "b"], ["bundle", "fetch"]),
+        ["replay", "--bundle", "b", "--into", "d"],
+    ],
+)
+def test_what_works_with_one_s_own_files_takes_no_other_user(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--of", "nobody", *words]) == RequestError.exit
+    assert "of yours, and --of names another user\nhint: leave out --of, or" in capsys.readouterr().err
+
+
 def ended(
     module: str, *words: str | Path, unbuffered: str = "", before: str = 'exec "$@" > /dev/full'
 ) -> tuple[int, str]:
