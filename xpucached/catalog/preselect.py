@@ -102,23 +102,22 @@ def preselect_entries(
     _PRESELECTED.create(connection, checkfirst=False)
     if preselection.worst:
         _WORST.create(connection, checkfirst=False)
-    try:
-        if preselection.defective:
-            connection.exec_driver_sql(_TAKE_DEFECTIVE, (EntryState.DEFECTIVE.value,))
-        for environment in preselection.environments & numbers.keys():
-            _take(connection, _E.target_id == numbers[environment])
-        if never := [numbers[environment] for environment in preselection.never_here & numbers.keys()]:
-            _take(connection, among(_E.target_id, never), AHEAD)
-        _take_unused(connection, preselection, stores, known)
-        if preselection.worst:
-            rate = measured_rate(connection) or rate
-            _take_worst(connection, preselection, stores, known, (rate, half, absent))
-        through = entries.all_entries(connection, _E.id.in_(sa.select(_PRESELECTED.c.id)), kernels=False)
-        rest = _rest(connection, preselection, stores, known, through)
-    finally:
-        if preselection.worst:
-            _WORST.drop(connection, checkfirst=False)
-        _PRESELECTED.drop(connection, checkfirst=False)
+    if preselection.defective:
+        connection.exec_driver_sql(_TAKE_DEFECTIVE, (EntryState.DEFECTIVE.value,))
+    for environment in preselection.environments & numbers.keys():
+        _take(connection, _E.target_id == numbers[environment])
+    if never := [numbers[environment] for environment in preselection.never_here & numbers.keys()]:
+        _take(connection, among(_E.target_id, never), AHEAD)
+    _take_unused(connection, preselection, stores, known)
+    if preselection.worst:
+        rate = measured_rate(connection) or rate
+        _take_worst(connection, preselection, stores, known, (rate, half, absent))
+    through = entries.all_entries(connection, _E.id.in_(sa.select(_PRESELECTED.c.id)), kernels=False)
+    rest = _rest(connection, preselection, stores, known, through)
+    # Not where it fails: then the transaction is taken back, and these with it; by SQLite itself, where a disk fails.
+    if preselection.worst:
+        _WORST.drop(connection, checkfirst=False)
+    _PRESELECTED.drop(connection, checkfirst=False)
     return through, rest, rate
 
 

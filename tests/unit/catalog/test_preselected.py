@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ from xpucached.domain.names import ModelName
 from xpucached.domain.plans import Preselection, Subtotal
 from xpucached.domain.stores import EntryState
 from xpucached.domain.targets import Origin
+from xpucached.errors import CatalogError
 from xpucached.kinds import sycl
 
 if TYPE_CHECKING:
@@ -393,3 +395,40 @@ def test_of_a_driver_that_is_traced_is_told_when_the_rest_was_made_and_used_last
         Subtotal(STORE, THIRD, 1, PAGE),
         *(replace(one, created=None, used=None) for one in others if one != Subtotal(STORE, OLD, 2, 2 * PAGE, *times)),
     }
+
+
+def test_a_question_that_fails_in_the_midst_leaves_no_table_and_proves_no_damage(catalog: Catalog) -> None:
+    """SQLite takes the whole transaction back, its tables, too: that they were gone counted as a damaged catalog."""
+    put(catalog, *(entry(f"{number}/0") for number in range(50)))
+    left = 0
+
+    def fail_once() -> bool:
+        nonlocal left
+        left -= 1
+        return left == 0
+
+    def ask(connection: sa.Connection) -> None:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.set_progress_handler(fail_once, 1)
+        try:
+            preselect_entries(connection, WORST, 2e-5, 86400.0, 0.1)
+        finally:
+            driver.set_progress_handler(None, 0)
+
+    told: set[str] = set()
+    for steps in range(1, 100_000, 97):
+        left = steps
+        try:
+            catalog.read(ask)
+        except CatalogError as error:
+            told.add(error.message.rpartition(": ")[2])
+        assert not catalog.corrupt
+        # The catalog keeps what failed, and with it what was being read, until something is written.
+        catalog.write(note_defects, sycl.defects.DEFECTS)
+        gc.collect()
+        if left > 0:
+            break
+    assert left > 0
+    assert told == {"interrupted"}
+    assert len(through(catalog, WORST)) == 50
