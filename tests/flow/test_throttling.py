@@ -230,10 +230,14 @@ class Pretend(PressureMeter):
         return self.strains.pop(0)
 
 
-def answers(strains: Sequence[Pressure], times: Sequence[float]) -> tuple[list[bool], list[str]]:
+def answers(
+    strains: Sequence[Pressure], times: Sequence[float], wanted: Sequence[bool] = ()
+) -> tuple[list[bool], list[str]]:
     said: list[str] = []
-    clock = iter(times)
-    watcher = PauseWatcher(ThrottlePolicy(), Pretend(*strains), said.append, lambda: next(clock))
+    clock, waits = iter(times), iter(wanted)
+    watcher = PauseWatcher(
+        ThrottlePolicy(), Pretend(*strains), said.append, lambda: next(clock), lambda: next(waits, False)
+    )
     return [watcher.pause(os.getpid()) for _ in strains], said
 
 
@@ -256,6 +260,15 @@ def test_pressure_that_comes_back_much_later_is_not() -> None:
     high, low = Pressure(io=80), Pressure(io=1)
 
     assert answers([high, low, high], [0, 10, 100])[0] == [True, False, True]
+
+
+def test_a_run_that_somebody_waits_for_goes_on_and_stands_still_again_after_that() -> None:
+    high = Pressure(io=80)
+    paused, said = answers([high] * 5, [0, 10, 12, 14, 16], [False, True, True, False, False])
+
+    # Pressure that was there all the time is not taken for the run's own.
+    assert paused == [True, False, False, True, True]
+    assert [one.partition(":")[0] for one in said] == ["paused", "goes on, as somebody waits for its end", "paused"]
 
 
 def run(script: str, directory: Path, run_limits: RunLimits, *, timeout: float = 20) -> RunResult:

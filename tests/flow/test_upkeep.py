@@ -39,7 +39,9 @@ from xpucached.catalog.surveys import last_survey
 from xpucached.catalog.targets import target_presence
 from xpucached.cli import commands_jobs
 from xpucached.daemon import user_daemon
+from xpucached.domain import throttling
 from xpucached.domain.host import Host
+from xpucached.domain.jobs import JobState
 from xpucached.domain.models import Model, Outcome, Workload
 from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.reports import PrewarmReport, VerifyReport
@@ -48,6 +50,7 @@ from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.throttling import RunCause
 from xpucached.domain.triggers import Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError, HostError, Unconfirmed
+from xpucached.host.pressure import PressureMeter
 from xpucached.kinds import fs, sycl, table
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, automatic, models, replay, scan, survey, upkeep
@@ -64,7 +67,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Run
     from xpucached.domain.plans import Deferred, Warm
     from xpucached.domain.reports import TrashReport
-    from xpucached.service.jobs import Handle
+    from xpucached.service.jobs import Handle, Work
     from xpucached.service.replay import Replayer
 
 NOW: Final = datetime(2026, 5, 4, tzinfo=UTC)
@@ -743,6 +746,39 @@ def test_who_asks_for_a_model_that_is_being_run_gets_what_comes_of_that_run(
         assert reports[0] == reports[1]
         assert isinstance(reports[1], PrewarmReport)
         assert [run.outcome for run in reports[1].runs] == [outcome]
+        await service.stop()
+
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        asyncio.run(work(catalog))
+
+
+@pytest.mark.parametrize("asked", ["its own model", "another", "an eviction"])
+def test_a_run_that_stands_still_goes_on_while_somebody_waits_for_its_end(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    busy = throttling.Pressure(io=99)
+    monkeypatch.setattr(PressureMeter, "look", lambda *_: busy)
+    script = f"touch {short_dir}/begun; while [ ! -e {short_dir}/asked ]; do sleep 0.05; done"
+
+    async def work(catalog: Catalog) -> None:
+        service = alone(catalog)
+        jobs, prewarmer = service.context.jobs, service.prewarmer
+        service.context.ready, service.context.host = True, FIRST
+        catalog.write(add_model, Model(ModelName("net"), Workload(("/bin/sh", "-c", script), short_dir)))
+        first = jobs.start("prewarm", prewarmer.work(automatic=True))
+        while "paused: the disk is busy" not in jobs.job(first.id).progress.detail:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        catalog.write(add_model, Model(ModelName("other"), Workload(("/bin/true",), short_dir)))
+        (short_dir / "asked").touch()
+        wishes: dict[str, Work] = {
+            "its own model": prewarmer.work(frozenset({ModelName("net")})),
+            "another": prewarmer.work(frozenset({ModelName("other")})),
+            "an eviction": service.evictor.work(),
+        }
+        second = await jobs.wait(jobs.start("asked", wishes[asked]).id, 30.0)
+        assert second.state is JobState.DONE
+        assert (await jobs.wait(first.id, 30.0)).state is JobState.DONE
+        assert service.context.locks.changing.waiting == 0
         await service.stop()
 
     with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:

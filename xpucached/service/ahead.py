@@ -228,7 +228,8 @@ class AheadPreparer:
 
     async def _work(self, driver: StagedDriver, handle: Handle) -> ReplayReport:
         """Unpack what has to be unpacked, and rebuild for it."""
-        self._working, self._cancel = asyncio.current_task(), threading.Event()
+        self._working = self._context.locks.changing.patient = asyncio.current_task()
+        self._cancel = threading.Event()
         stack = contextlib.ExitStack()
         try:
             root = driver.image
@@ -239,7 +240,7 @@ class AheadPreparer:
             wish = ReplayRequest(driver_root=root, replaced=replaced)
             return await self._replayer.work(wish, told=functools.partial(self._told, driver))(handle)
         finally:
-            self._working = None
+            self._working = self._context.locks.changing.patient = None
             await to_its_end(stack.close)
 
     async def _unpacked(self, driver: StagedDriver, stack: contextlib.ExitStack) -> Path:

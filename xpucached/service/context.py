@@ -54,12 +54,21 @@ class TurnLock(asyncio.Lock):
     def __init__(self) -> None:
         super().__init__()
         self.on_wait: Callable[[], None] = lambda: None
+        self.patient: asyncio.Task[object] | None = None
+        """Who lets everybody go first: that it waits is no reason to hurry."""
+        self.waiting = 0
+        """How many others wait."""
 
     async def acquire(self) -> Literal[True]:
         """Take it, as soon as it is free."""
         if self.locked():
             self.on_wait()
-        return await super().acquire()
+        others = int(asyncio.current_task() is not self.patient)
+        self.waiting += others
+        try:
+            return await super().acquire()
+        finally:
+            self.waiting -= others
 
 
 class Locks:

@@ -84,7 +84,10 @@ class Throttle:
 
     def watcher(self, run_priority: RunPriority, tell: Callable[[str], None]) -> Callable[[int], bool] | None:
         """Give who is asked about once a second, with the number of the run's first process, whether it must pause."""
-        return PauseWatcher(self._policy, PressureMeter(), tell).pause if run_priority.pauses else None
+        turn = self._context.locks.changing
+        # What the daemon does by itself comes one after the other: who waits for this run was asked for.
+        watcher = PauseWatcher(self._policy, PressureMeter(), tell, wanted=lambda: turn.waiting > 0)
+        return watcher.pause if run_priority.pauses else None
 
 
 class PauseWatcher:
@@ -96,7 +99,10 @@ class PauseWatcher:
         meter: PressureMeter,
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        wanted: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``wanted`` says that somebody waits for the run's end: then it does not pause."""
+        self._wanted = wanted
         self._policy = throttle
         self._meter = meter
         self._tell = tell
@@ -115,11 +121,13 @@ class PauseWatcher:
         if other and not self._paused and self._resumed is not None and now - self._resumed < _OURS:
             # It was gone while the run stood still: it is the run itself that makes it.
             self._ignored_until = now + _IGNORE
-        why = gpu or (other if now >= self._ignored_until else "")
+        wanted = self._wanted()
+        why = "" if wanted else gpu or (other if now >= self._ignored_until else "")
         if why and not self._paused:
             self._tell(f"paused: {why}")
         elif self._paused and not why:
-            self._resumed = now
-            self._tell("goes on")
+            # The pressure was not gone where it goes on all the same: whose it is, nobody knows.
+            self._resumed = None if wanted else now
+            self._tell("goes on, as somebody waits for its end" if wanted else "goes on")
         self._paused = bool(why)
         return self._paused

@@ -280,6 +280,27 @@ def test_whoever_wants_its_turn_goes_first(house: House) -> None:
     house.live(work)
 
 
+def test_a_run_does_not_hurry_for_what_lets_everybody_go_first(house: House) -> None:
+    async def work(one: AheadPreparer) -> None:
+        await one.look()
+        changing = house.context.locks.changing
+        async with asyncio.timeout(10):
+            async with changing:
+                preparing = asyncio.create_task(one.prepare())
+                while not house.replayer.asked:  # noqa: ASYNC110 - a lock tells nobody
+                    await asyncio.sleep(0.01)
+                assert changing.waiting == 0
+                another = asyncio.create_task(changing.acquire())
+                await asyncio.sleep(0)
+                assert changing.waiting == 1
+            await another
+            assert changing.waiting == 0
+            changing.release()
+            await preparing
+
+    house.live(work)
+
+
 def test_packages_are_unpacked_where_there_is_room_and_nothing_is_left(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
