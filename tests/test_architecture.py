@@ -148,6 +148,7 @@ HOMES: Final = {
     "uvicorn": {"server"},
     "vllm": {"libexec"},
     "watchdog": {"watch"},
+    "sitecustomize": {"libexec"},  # what Python looks for at its start
     "xpucached_libexec": {"libexec"},  # the same room, as its programs call it: they are run by their path
 }
 

@@ -18,7 +18,7 @@ import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import run
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -39,7 +39,6 @@ from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.host import digests, proofs, python_imports
 from xpucached.host.dependency_changes import DependencyChecker
 from xpucached.host.digests import Reader
-from xpucached.libexec import evidence, model_runner
 from xpucached.planning.verdict import THEN
 from xpucached.processes.reports import read_seen
 from xpucached.processes.runs import LIBEXEC
@@ -764,17 +763,6 @@ def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
     assert len(found.named) == 10_000
 
 
-def test_a_program_s_own_modules_are_told_however_many_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3000):
-        module = ModuleType(f"installed{number}")
-        module.__file__ = f"/opt/{'environment' * 10}/site-packages/installed{number}.py"
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    own = ModuleType("own")
-    own.__file__ = "/opt/application/own.py"
-    monkeypatch.setitem(sys.modules, "own", own)
-    assert "/opt/application/own.py" in evidence.own_modules()
-
-
 def test_where_no_file_can_be_opened_it_is_not_said_what_a_model_needs(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import helper\n")
     (tmp_path / "helper.py").touch()
@@ -1073,7 +1061,7 @@ def test_a_proof_of_another_command_left_no_code_out(tmp_path: Path) -> None:
         before = keeper.named(model.name, model.workload)
         script.write_text("A = 22\n")
         replaced(library, b"22")
-        done = SimpleNamespace(mapped=(str(library),), mapped_data=(), interpreters=(), told=None)
+        done = SimpleNamespace(mapped=(str(library),), mapped_data=(), interpreters=(), modules=())
         needs = keeper.needed(model, [before], [done])  # type: ignore[list-item] # all that is asked of it
     assert needs is not None
     went_on = "was changed while the run that proved it went on"
@@ -1111,13 +1099,6 @@ def test_packages_that_only_its_libraries_tell_and_that_change_while_it_runs_are
     assert changes(needs, place) == ()
     install(site, "ipex", "1")
     assert changes(needs, place) == ("ipex 1 was installed",)
-
-
-def test_a_new_version_of_xpucached_changes_no_model() -> None:
-    told = evidence.own_modules()
-
-    assert __file__ in told
-    assert not {model_runner.__file__, evidence.__file__} & set(told)
 
 
 def test_what_is_too_much_for_one_look_is_read_by_the_next(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1745,7 +1726,7 @@ def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_i
             assert one.changes == ("the host has no room for a thread to ask it: whether its files changed is unknown",)
             # What is not known is not noted as nothing.
             assert proofs.named(model.name, model.workload) is None
-            done = SimpleNamespace(mapped=(), mapped_data=(), interpreters=(), told=None)
+            done = SimpleNamespace(mapped=(), mapped_data=(), interpreters=(), modules=())
             assert proofs.needed(model, [before], [done]) is None  # type: ignore[list-item] # all that is asked of it
         (one,) = proofs.coverage(context.present)
         assert one.changes == ()
@@ -1885,6 +1866,9 @@ COMPUTED: Final = {
     "other-name": 'TOP=${0%/*}; LIB="$TOP/lib"; export PYTHONPATH="$LIB:$PYTHONPATH"; python3 "$TOP/far.py"',
     "added": 'export PYTHONPATH+="${0%/*}/lib"; for one in "${0%/*}"/f*.py; do python3 "$one"; done',
     "home": "export HOME=${0%/*}; cd ~/sub && python3 -W ignore app.py log",
+    "by-a-variable": """
+        export PYTHONPATH+=${0%/*}/lib:${0%/*} LOAD=far; python3 -c 'import os; __import__(os.environ["LOAD"])'
+    """,
 }
 
 

@@ -1,19 +1,13 @@
-"""See what a model did: where it ran, what it gave, and which files it is made of."""
+"""See what a model did: where it ran, and what it gave."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 
 from .run_order import Foreign, Invalid, RunOrder, offers, torch_of
-
-_MOST_TEXT = 512 << 10  # bytes of paths, as JSON; whoever reads the report keeps a mebibyte of it
-_OURS = os.path.dirname(os.path.realpath(__file__)) + "/"  # noqa: PTH120 - text beside text
 
 
 def wait(job: RunOrder) -> None:
@@ -99,26 +93,6 @@ def ran_where(job: RunOrder, result: object, places: Mapping[str, int]) -> tuple
     if all(votes):
         return "meant", _device_name(job), evidence, memory
     return "other", ", ".join(sorted(parameters) or outputs), evidence, memory
-
-
-def own_modules() -> list[str]:
-    """Return the files of the loaded modules that are part of neither Python nor an installed package."""
-    standard = os.path.dirname(os.path.realpath(os.__file__)) + "/"  # noqa: PTH120 - text beside text
-    found: set[str] = set()
-    size = 0
-    for module in list(sys.modules.values()):
-        # What stands there may be anything, and come to life when it is asked.
-        path = vars(module).get("__file__") if type(module) is ModuleType else None
-        if not isinstance(path, str) or not path.startswith("/") or path in found:
-            continue
-        # Our own files are no part of the model: a new version of xpucached is no reason to prove it anew.
-        ours = path.startswith(_OURS)
-        installed = any(part in {"site-packages", "dist-packages"} for part in path.split("/"))
-        if not ours and not installed and not os.path.realpath(path).startswith(standard):
-            size += len(json.dumps(path)) + 2
-            if size < _MOST_TEXT:
-                found.add(path)
-    return sorted(found)
 
 
 def _device_name(job: RunOrder) -> str:

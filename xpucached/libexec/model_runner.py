@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING or __package__:
     from xpucached.libexec.answers import token_figures
-    from xpucached.libexec.evidence import devices, must_be_finite, own_modules, ran_where, tensors_in, wait
+    from xpucached.libexec.evidence import devices, must_be_finite, ran_where, tensors_in, wait
     from xpucached.libexec.loaders.table import LOADERS
     from xpucached.libexec.run_order import Foreign, Invalid, RunOrder, Subject, Token, Unfit, torch_of
 else:
@@ -35,7 +35,7 @@ else:
     _package.__path__ = [str(Path(__file__).resolve().parent)]
     _writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     from xpucached_libexec.answers import token_figures
-    from xpucached_libexec.evidence import devices, must_be_finite, own_modules, ran_where, tensors_in, wait
+    from xpucached_libexec.evidence import devices, must_be_finite, ran_where, tensors_in, wait
     from xpucached_libexec.loaders.table import LOADERS
     from xpucached_libexec.run_order import Foreign, Invalid, RunOrder, Subject, Token, Unfit, torch_of
 
@@ -67,7 +67,6 @@ def _measure(job: RunOrder) -> dict[str, object]:
         "device_memory": memory,
     }
     report: dict[str, object] = {"ran_on": verdict, "device": device, "evidence": evidence, "figures": figures}
-    report["files"] = own_modules()
     try:
         must_be_finite(result)
         figures.update(token_figures(job, tokens))

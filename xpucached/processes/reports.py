@@ -63,7 +63,6 @@ class RunnerReport:
     evidence: tuple[str, ...] = ()
     figures: Figures | None = None
     devices: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()  #: of modules that are part of no installed package
 
 
 def read_seen(content: bytes) -> SupervisorReport | None:
@@ -87,8 +86,8 @@ def read_seen(content: bytes) -> SupervisorReport | None:
         int(_number(said.get("peak")) or 0),
         tuple(one for one in map(_whole, _list(said.get("left"))) if one is not None),
         engines,
-        _paths(said.get("mapped")),
-        _paths(said.get("mapped_data")),
+        paths(said.get("mapped")),
+        paths(said.get("mapped_data")),
         tuple(_interpreters(said.get("interpreters"))),
         tuple(_graphics(said.get("graphics"))),
         said.get("terminated") is True,
@@ -134,7 +133,6 @@ def _told(said: Mapping[str, object]) -> RunnerReport:
         tuple(_text(one) for one in _list(said.get("evidence"))),
         _figures(said.get("figures")),
         tuple(one for one in _list(said.get("devices")) if isinstance(one, str) and _is_device(one)),
-        _paths(said.get("files")),
     )
 
 
@@ -163,7 +161,7 @@ def _list(value: object) -> list[object]:
     return value[:_MANY] if isinstance(value, list) else []
 
 
-def _paths(value: object) -> tuple[str, ...]:
+def paths(value: object) -> tuple[str, ...]:
     """Take absolute paths that can be written down."""
     if not isinstance(value, list):
         return ()

@@ -44,6 +44,7 @@ class RunResult(Struct, frozen=True):
     mapped: tuple[str, ...] = ()  #: files that its processes were seen to map as code: programs and libraries
     mapped_data: tuple[str, ...] = ()  #: files that they were seen to map otherwise
     interpreters: tuple[SeenInterpreter, ...] = ()  #: those that were among them
+    modules: tuple[str, ...] = ()  #: files that Pythons among them ran code of, save installed packages
 
     def as_pass(self) -> Pass:
         """Return what the history keeps."""

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from xpucached.domain.models import Outcome, Workload
 from xpucached.domain.plans import CompilerSpec
 from xpucached.domain.workloads import Loader, Variant
-from xpucached.processes import child, conversation, scratch, serving, signals
+from xpucached.processes import child, conversation, module_record, scratch, serving, signals
 from xpucached.processes.cancellation import ended
 from xpucached.processes.cgroup import Cgroup
 from xpucached.processes.compiler import CompilerProcess
@@ -157,9 +157,13 @@ def _run_once(
     cgroup: Cgroup | None,
 ) -> RunResult:
     instance = variables[signals.MARK].partition(":")[0]
-    with scratch.directory(_prefix(instance)) as place, child.Pipes() as pipes:
+    with (
+        scratch.directory(_prefix(instance)) as place,
+        module_record.recording(_prefix(instance), variables) as record,
+        child.Pipes() as pipes,
+    ):
         token = uuid4().hex
-        inside = {**variables, "TMPDIR": place, "TMP": place, "TEMP": place}
+        inside = {**variables, "TMPDIR": place, "TMP": place, "TEMP": place, **record.variables}
         stdin = pipes.content("order", run.order(token))
         given = pipes.content("environment", json.dumps(inside).encode())
         orders, hears = pipes.to_child()
@@ -210,7 +214,8 @@ def _run_once(
         if stopped is None and ended_by_another(known) and cancel.wait(_MOMENT):
             # At the end of the host systemd ends the groups of runs beside us, and not after us.
             stopped = Outcome.CANCELLED
-        return result_of(run, child_pipes.output, known, said, stopped, time.monotonic() - began)
+        done = result_of(run, child_pipes.output, known, said, stopped, time.monotonic() - began)
+        return replace(done, modules=record.read())
 
 
 def _in_cgroup(run: ChildRun, cgroup: Cgroup | None, memory: int) -> tuple[str, ...]:

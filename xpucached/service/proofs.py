@@ -297,8 +297,7 @@ def needed_by_all(variants: Sequence[tuple[Dependency, ...] | None]) -> tuple[De
 def _told(workload: Workload, done: RunResult) -> Mapping[str, Role]:
     """Return what processes of a pass told, or were seen to interpret: scripts, modules, directories of packages."""
     seen = [Workload(one.words, Path(one.directory), one.variables) for one in done.interpreters]
-    files = done.told.files if done.told is not None else ()
-    return {**proofs.interpreted(workload, seen), **dict.fromkeys(files, Role.MODULE)}
+    return {**dict.fromkeys(done.modules, Role.MODULE), **proofs.interpreted(workload, seen)}
 
 
 @dataclass(frozen=True, slots=True)
