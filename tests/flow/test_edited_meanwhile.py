@@ -77,6 +77,48 @@ def meanwhile(*names: str) -> tuple[str, ...]:
     return tuple(f"{name} was changed while the run that proved it went on" for name in names)
 
 
+def test_older_outputs_stay_out_of_the_proof_that_follows_an_edit(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "out/runs").mkdir(parents=True)
+    model, number = Proven(tmp_path, sys.executable, "train.py", "--output_dir", "out"), 0
+
+    def train() -> None:
+        """Write one more, and keep the last three, as transformers' Trainer does."""
+        nonlocal number
+        number += 1
+        (tmp_path / f"out/runs/{number}").mkdir()
+        (tmp_path / f"out/runs/{number}/events").touch()
+        if number > 3:
+            (tmp_path / f"out/runs/{number - 3}/events").unlink()
+            (tmp_path / f"out/runs/{number - 3}").rmdir()
+
+    model.run(train, train)
+    for _ in range(4):
+        train()
+        assert model.changes() == ()
+    for _ in range(3):
+        saving(tmp_path / "train.py")()
+        assert model.changes() == ("train.py was modified",)
+        # What was compiled before is there: one pass proves it.
+        model.run(train)
+        for _ in range(4):
+            train()
+            assert model.changes() == ()
+
+
+def test_what_somebody_adds_to_a_directory_that_was_proven_counts_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/a.yaml").touch()
+    model = Proven(tmp_path, "/bin/true", "conf")
+    model.run(nothing, nothing)
+    (tmp_path / "conf/more").mkdir()
+    (tmp_path / "conf/more/b.yaml").touch()
+    assert model.changes() == ("files were added to conf, or taken away",)
+    model.run(nothing)
+    saving(tmp_path / "conf/more/b.yaml")()
+    assert model.changes() == ("conf/more/b.yaml was modified",)
+
+
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("name", ["conf.yaml", "model/config.json"])
 def test_what_the_words_name_and_somebody_saves_while_it_runs_is_not_proven(

@@ -148,9 +148,8 @@ def needed(
     what directories of the arguments hold changed code is left out as well if the last proof, of the
     ``same_workload``, left it out.
     """
-    ended = time.time_ns()
+    ended, reader = time.time_ns(), Reader()
     known = {one.path: one for one in last}
-    reader = Reader()
     passed_over = _passed_over(then, earlier or then, known) if same_workload else set[str]()
     turns, moved = set[str](), set[str]()
     again = any(one.unsettled for one in known.values())
@@ -278,10 +277,11 @@ def _as_named(
         still = first is None or alike(first.get(old.path), old)
         read = old.path in known or (first is not None and still and old.path not in passed_over)
         code = old.role.is_code or ((script or (read and old.role in NAMED)) and not _below(old.path, ours))
-        if not code and (_below(old.path, ours) or not still):
+        # Where the program adds names, what the last proof has none of is an older output.
+        older = old.path in passed_over and os.path.dirname(old.path) in passed_over
+        if not code and (_below(old.path, ours) or not still or (older and not script)):
             continue
-        left_out = known[old.path].unsettled if old.path in known else script and old.path in passed_over
-        left_out = left_out or old.path in moved
+        left_out = known.get(old.path, old).unsettled or (script and old.path in passed_over) or old.path in moved
         # Weights that are downloaded one after the other change once, outputs by turns again and again.
         left_out = left_out or (old.path in turns and old.path in known and known[old.path].version == _AGAIN)
         now = _look(old.path, old.role)
