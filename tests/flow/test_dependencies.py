@@ -755,6 +755,24 @@ def test_a_package_that_is_installed_to_be_edited_counts_by_its_modules(tmp_path
     }
 
 
+@pytest.mark.parametrize("goes", ["cd srv; ", "cd srv && ", "pushd ./srv >/dev/null\n", "cd . && cd srv && "])
+def test_of_where_a_shell_goes_only_what_is_named_counts(tmp_path: Path, goes: str) -> None:
+    place = tmp_path / "srv"
+    (place / "logs").mkdir(parents=True)
+    for name in ("main.py", "helper.py", "tool.py", "conf.yaml", "logs/access"):
+        (place / name).touch()
+    (place / "main.py").write_text("import helper\n")
+    of = workload(tmp_path, "/bin/bash", "-c", f"{goes}python3 -m tool; exec python3 main.py --config=conf.yaml")
+    assert {path: role for path, role in named(of).items() if path.startswith("srv")} == {
+        "srv/main.py": Role.SCRIPT,
+        "srv/helper.py": Role.MODULE,
+        "srv/tool.py": Role.MODULE,
+        "srv/conf.yaml": Role.ARGUMENT,
+    }
+    (tmp_path / "run.sh").write_text(f"{goes}python3 -m tool; exec python3 main.py --config=conf.yaml\n")
+    assert "srv/logs/access" not in named(workload(tmp_path, "bash", "run.sh"))
+
+
 def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
     for folder in range(6):
         (tmp_path / f"d{folder}").mkdir()
@@ -954,7 +972,7 @@ def test_a_library_in_a_directory_of_the_arguments_that_is_replaced_while_it_run
     library = tmp_path / "build/libown.so"
     library.parent.mkdir()
     library.write_bytes(b"1")
-    of = workload(tmp_path, "/bin/sh", "-c", "cd build && ./app")
+    of = workload(tmp_path, "/bin/true", "build")
     first = proofs.named(of, {})
     before, earlier = (first, None) if passes == 1 else (proofs.named(of, {}, [str(library)]), first)
     replaced(library, b"22")
@@ -971,7 +989,7 @@ def test_a_script_in_a_directory_of_the_arguments_that_is_edited_while_it_runs_i
     script = tmp_path / "sub/app.py"
     script.parent.mkdir()
     script.write_text("A = 1\n")
-    of = workload(tmp_path, "/bin/sh", "-c", "cd sub && python3 app.py")
+    of = workload(tmp_path, "/bin/true", "sub")
     before = proofs.named(of, {})
     script.write_text("A = 22\n")
     needs = proofs.needed(of, before, (), (), (), ())
@@ -1031,7 +1049,7 @@ def test_code_that_came_to_a_directory_of_the_arguments_after_the_last_proof_is_
     """Somebody adds a module, and still edits it in the midst of the run that follows: it was taken for left out."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/app.py").write_text("A = 1\n")
-    of = workload(tmp_path, "/bin/sh", "-c", "cd sub && python3 app.py")
+    of = workload(tmp_path, "/bin/true", "sub")
     needs = proofs.needed(of, proofs.named(of, {}), (), (), (), ())
     helper = tmp_path / "sub" / name
     helper.parent.mkdir(exist_ok=True)
@@ -1070,7 +1088,7 @@ def test_a_proof_of_another_command_left_no_code_out(tmp_path: Path) -> None:
 
 def test_what_the_first_of_two_passes_adds_to_a_directory_does_not_make_its_other_outputs_new(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    generated, of = tmp_path / "sub/gen.py", workload(tmp_path, "/bin/sh", "-c", "cd sub && python3 app.py")
+    generated, of = tmp_path / "sub/gen.py", workload(tmp_path, "/bin/true", "sub")
     generated.write_text("A = 0\n")
     needs, told = tuple[Dependency, ...](), list[int]()
     for number in range(1, 5):

@@ -46,6 +46,7 @@ class Needs(Modules):
         self._folders: dict[str, None] = {}  # what holds much has the room that is left
         self._scripts: deque[tuple[str, bool]] = deque()
         self._interpreters, self._started = set[str](), set[str]()
+        self._gone: list[str] = []  # directories to which a shell went by a plain word
 
     def look(self) -> None:
         """Note what the workload names."""
@@ -147,6 +148,7 @@ class Needs(Modules):
         while ahead and seen < shell_words.MOST:
             word = ahead.popleft()
             seen += 1
+            word = self._there(word)
             self._search_by(word if not self._in_script else "", self._directory)
             name = os.path.basename(word)
             if word.partition("=")[0] in _SERVES_FROM:
@@ -176,15 +178,31 @@ class Needs(Modules):
                 text = text or ("c" in word and not word.startswith("--"))
                 after = word if shell_words.VALUE.fullmatch(word) else None
             elif inside and word in {".", "source"} and not python and ahead:
-                self._named_script(ahead[0], python=False, lists=False)
+                self._named_script(self._there(ahead[0]), python=False, lists=False)
+            elif inside and word in {"cd", "pushd"} and not python and ahead:
+                # Where the program works what it writes cannot be told from what it needs.
+                place = plain(self._there(os.path.join(self._directory, ahead.popleft())))
+                if len(self._gone) < MOST_ROOTS and os.path.isdir(place):
+                    self._gone.append(place)
             else:
                 self._file(word, python=python, shell=shell, started=not python and (inside or not shell))
                 python = shell = False
 
+    def _there(self, word: str) -> str:
+        """Return the file or directory that a word names where a shell went; else the word."""
+        if "=" in word and self._gone:
+            name, _, text = word.partition("=")
+            return f"{name}={self._there(text)}"
+        if self._gone and word and not word.startswith(("-", "/")) and len(word) < _LONGEST and "\0" not in word:
+            for place in (self._directory, *reversed(self._gone)):
+                if os.path.lexists(path := os.path.join(place, word)):
+                    return word if place == self._directory else path
+        return word
+
     def _given(self, option: str, word: str) -> None:
         """Note what an interpreter's option names."""
         if option == "-m":
-            self._modules([word], [self._directory, *self._roots()])
+            self._modules([word], [self._directory, *self._gone, *self._roots()])
         elif option == "-c":
             self._imports(word, self._directory, "")
 
