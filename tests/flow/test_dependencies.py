@@ -773,6 +773,12 @@ def test_of_where_a_shell_goes_only_what_is_named_counts(tmp_path: Path, goes: s
     assert "srv/logs/access" not in named(workload(tmp_path, "bash", "run.sh"))
 
 
+@pytest.mark.parametrize("words", ["=" * 100_000, "cd . ; " * 9000, "x=y;" * 9000, "cd; cd -; cd \x01", "."])
+def test_where_a_shell_goes_is_followed_in_bounds(tmp_path: Path, words: str) -> None:
+    (tmp_path / "sub").mkdir()
+    assert named(workload(tmp_path, "/bin/bash", "-c", f"cd sub; {words}"))
+
+
 def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
     for folder in range(6):
         (tmp_path / f"d{folder}").mkdir()

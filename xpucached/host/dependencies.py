@@ -177,26 +177,31 @@ class Needs(Modules):
             elif shell and word.startswith(("-", "+")):
                 text = text or ("c" in word and not word.startswith("--"))
                 after = word if shell_words.VALUE.fullmatch(word) else None
-            elif inside and word in {".", "source"} and not python and ahead:
-                self._named_script(self._there(ahead[0]), python=False, lists=False)
-            elif inside and word in {"cd", "pushd"} and not python and ahead:
-                # Where the program works what it writes cannot be told from what it needs.
-                place = plain(self._there(os.path.join(self._directory, ahead.popleft())))
-                if len(self._gone) < MOST_ROOTS and os.path.isdir(place):
-                    self._gone.append(place)
+            elif inside and word in {".", "source", "cd", "pushd"} and not python and ahead:
+                self._shell_goes(word, ahead)
             else:
                 self._file(word, python=python, shell=shell, started=not python and (inside or not shell))
                 python = shell = False
 
+    def _shell_goes(self, word: str, ahead: deque[str]) -> None:
+        """Note the file that a shell reads as its own, or the directory to which it goes."""
+        if word in {".", "source"}:
+            self._named_script(self._there(ahead[0]), python=False, lists=False)
+            return
+        # Where the program works what it writes cannot be told from what it needs.
+        place = plain(self._there(os.path.join(self._directory, ahead.popleft())))
+        if len(self._gone) < MOST_ROOTS and os.path.isdir(place):
+            self._gone.append(place)
+
     def _there(self, word: str) -> str:
-        """Return the file or directory that a word names where a shell went; else the word."""
-        if "=" in word and self._gone:
-            name, _, text = word.partition("=")
-            return f"{name}={self._there(text)}"
-        if self._gone and word and not word.startswith(("-", "/")) and len(word) < _LONGEST and "\0" not in word:
-            for place in (self._directory, *reversed(self._gone)):
-                if os.path.lexists(path := os.path.join(place, word)):
-                    return word if place == self._directory else path
+        """Return a word, or its part behind ``=``, by where a shell went, if that names something there only."""
+        name, equals, text = word.partition("=") if "=" in word else ("", "", word)
+        if not self._gone or not text or text.startswith(("-", "/")) or len(text) > _LONGEST or "\0" in text:
+            return word
+        for place in (self._directory, *reversed(self._gone)):
+            self.lookups -= 1
+            if self.lookups > 0 and os.path.lexists(path := os.path.join(place, text)):
+                return word if place == self._directory else f"{name}{equals}{path}"
         return word
 
     def _given(self, option: str, word: str) -> None:
