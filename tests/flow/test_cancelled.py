@@ -12,11 +12,12 @@ import pytest
 
 from tests.flow.test_upkeep import alone
 from tests.support import catalogs
+from tests.support.builders import SyclStore
 from xpucached.catalog import Catalog
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.events import RESTORED
 from xpucached.domain.jobs import JobState
-from xpucached.domain.reports import ScanReport
+from xpucached.domain.reports import EvictionReport, ScanReport, TrashReport, VerifyReport
 from xpucached.kinds import sycl
 from xpucached.kinds.trash import TrashFolder
 from xpucached.service import trash
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from tests.support.builders import SyclStore
+    from xpucached.domain.jobs import Job
     from xpucached.service.jobs import Work
 
 
@@ -107,6 +108,66 @@ def test_what_a_cancelled_job_does_in_a_store_comes_to_its_end_first(
         await service.stop()
 
     asyncio.run(cancel())
+
+
+@pytest.mark.parametrize(
+    ("way", "place", "name"),
+    [
+        ("evict", sycl.remover, "remove"),
+        ("verify", sycl.remover, "remove"),
+        ("restore", sycl.trash_files, "restore"),
+    ],
+    ids=["evict", "verify", "restore"],
+)
+def test_what_a_job_did_in_a_store_that_is_none_of_ours_at_its_end_is_told(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, place: ModuleType, name: str
+) -> None:
+    """As when a model with a store of its own is removed, or a found store, while a job goes on for hours."""
+    stays, goes = (SyclStore(tmp_path.resolve() / name) for name in ("stays", "goes"))
+    for store in (stays, goes):
+        slot = store.add(age=90 * 86400)
+        if way == "verify":
+            slot.cut(slot.bin, 20)
+    real = getattr(place, name)
+
+    async def work() -> tuple[Job, int]:
+        service = alone(catalog, stays.root, goes.root)
+        jobs = service.context.jobs
+        await service.scanner.scan_stores()
+        refs = [one.entry.id.ref for one in catalog.read(all_entries)]
+        if way == "restore":
+            await jobs.wait(jobs.start("evict", service.evictor.work(refs)).id, 20)
+
+        def meanwhile(*given: object) -> object:
+            service.context.settings = alone(catalog, stays.root).context.settings
+            service.finder.find()
+            return real(*given)
+
+        monkeypatch.setattr(place, name, meanwhile)
+        does: dict[str, Work] = {
+            "evict": service.evictor.work(refs),
+            "verify": service.verifier.work(fix=True),
+            "restore": service.trash.restoring((), everything=True),
+        }
+        job = await jobs.wait(jobs.start(way, does[way]).id, 20)
+        known = sum(one.entry.id.store.root == stays.root for one in catalog.read(all_entries))
+        # Who asks for it by name hears that there is none.
+        named = jobs.start("scan", lambda _: service.scanner.scan_stores(frozenset({goes.root}), named=True))
+        assert (await jobs.wait(named.id, 20)).state is JobState.FAILED
+        await service.stop()
+        return job, known
+
+    job, known = asyncio.run(work())
+    assert (job.state, job.error) == (JobState.DONE, None)
+    assert known == (way == "restore")
+    report = job.report
+    if isinstance(report, EvictionReport):
+        assert len(report.removed) == 2
+    elif isinstance(report, VerifyReport):
+        assert [one.done for one in report.findings] == [True, True]
+    else:
+        assert isinstance(report, TrashReport)
+        assert len(report.restored) == 2
 
 
 def test_what_came_back_before_somebody_cancelled_that_is_known_and_the_rest_stays(

@@ -190,7 +190,9 @@ class Reconciler:
             if not roots:
                 await self._models.load()
                 await self._surveyor.survey()
-            report = await self._scanner.scan_stores(roots, full=request.full, thorough=True, progress=handle.progress)
+            report = await self._scanner.scan_stores(
+                roots, named=True, full=request.full, thorough=True, progress=handle.progress
+            )
             await self._context.on_scan()
             await self._upkeep.heed()
             return report

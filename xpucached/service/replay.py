@@ -241,7 +241,7 @@ class Replayer:
                     return ReplayReport(plan, dry_run=True, skipped=plan.skipped, share=share, into=wish.into)
                 async with self._context.turn(handle):
                     # What a replay that was killed had published is found by looking, so the plan goes on there.
-                    await self._scanner.scan_stores(wish.stores)
+                    await self._scanner.scan_stores(wish.stores, named=True)
                     if not wish.is_elsewhere:
                         # While it waited for its turn there may have come another.
                         drivers = drivers_in_use(self._context)

@@ -75,6 +75,7 @@ class StoreScanner:
         self,
         roots: frozenset[Path] = frozenset(),
         *,
+        named: bool = False,
         full: bool = False,
         thorough: bool = False,
         again: Callable[[EntryKey], bool] | None = None,
@@ -83,15 +84,16 @@ class StoreScanner:
         """Look at these stores, or at all that can be found, and record what they hold.
 
         What seems unchanged is not read again, unless ``full`` or ``again`` says so.  ``thorough`` looks at every file
-        even where no directory changed, which else is done once a day.
+        even where no directory changed, which else is done once a day.  Of ``roots`` those are passed over that are no
+        stores of ours any more.  Raises `NotFound` for them, or `Conflict`, if somebody has ``named`` these.
         """
         began = time.monotonic()
         # What others look at for the first time meanwhile, this look does not know of.
         known = {} if roots else {one.id: one.scanned for one in await self._context.read(all_stores)}
-        # Who asks for a store wants to hear if it is none any more.
         found, writers = await asyncio.to_thread(self.finder.find, frozenset() if full or thorough else roots)
         wanted = [one for one in found if not roots or one.store.root in roots]
-        missing = roots - {one.store.root for one in wanted}
+        # Who asks for a store wants to hear if it is none any more; what a job has done in it meanwhile is done.
+        missing = roots - {one.store.root for one in wanted} if named else None
         if missing:
             for problem in self.finder.problems:
                 if Path(problem.subject) in missing:

@@ -167,7 +167,7 @@ class Verifier:
         if fix and not faults_only:
             await self._finish(findings, handle, asked=True)
         if not faults_only:
-            scan = await self._scanner.scan_stores(roots, full=True, progress=handle.progress)
+            scan = await self._scanner.scan_stores(roots, named=True, full=True, progress=handle.progress)
             entries, unread_parts = scan.entries, scan.unread
         known = [one for one in await context.read(all_stores) if not roots or one.store in roots]
         states = {one.id: one.state for one in known}

@@ -121,7 +121,7 @@ def test_of_many_models_of_one_program_its_runtimes_are_looked_for_once(
 def test_who_asks_for_a_store_that_is_none_any_more_hears_so(two: Two) -> None:
     two.finder._context.settings = loading.load(None, user=True, environ={**os.environ, "XPUCACHED_STORES_FOUND": "no"})
     with pytest.raises(NotFound, match="no store at"):
-        asyncio.run(two.scanner.scan_stores(frozenset({two.stores[0].root}), thorough=True))
+        asyncio.run(two.scanner.scan_stores(frozenset({two.stores[0].root}), named=True, thorough=True))
     assert two.searches == 0
 
 
