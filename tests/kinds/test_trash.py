@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,18 @@ from msgspec.structs import replace
 from tests.kinds import fakes
 from tests.kinds.test_contract import LABEL, OLD, Filled
 from tests.kinds.test_sycl_damage import look
+from tests.support import forks
 from tests.support.builders import SyclStore
+from tests.support.users import site, unused
 from xpucached.domain.names import TrashRef
+from xpucached.domain.stores import Store
 from xpucached.kinds import folders, fs, sycl, trash
 from xpucached.kinds.trash_labels import Label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from xpucached.domain.stores import Store
     from xpucached.kinds.interface import Kind
 
 PASSING, LASTING = OSError(errno.EIO, "Input/output error"), OSError(errno.ELOOP, "Too many levels of symbolic links")
@@ -306,3 +309,58 @@ def test_a_thousand_names_of_an_item_are_looked_at(tmp_path: Path) -> None:
         (tmp_path / str(number)).touch()
     with fs.folder(str(tmp_path)) as leaf:
         assert len(trash._files(leaf, lambda _: True)) == 1000
+
+
+# -- who shares a store -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.flow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
+@pytest.mark.parametrize("first", ["its owner", "a guest"])
+def test_each_who_shares_a_store_has_a_trash_that_nobody_else_enters(first: str) -> None:
+    owner, guest, group = unused(), unused(1), unused(2)
+
+    def act(uid: int, work: Callable[[], object]) -> None:
+        def become() -> None:
+            os.setgroups([group])
+            os.setgid(uid)
+            os.setuid(uid)
+            os.umask(0o002)
+            work()
+
+        assert os.waitpid(forks.copy(become), 0)[1] == 0
+
+    with site() as place:
+        root = place / "store"
+        root.mkdir()
+        os.chown(root, owner, group)
+        root.chmod(0o2775)
+        store = Store(sycl.NAME, root)
+
+        def evict() -> None:
+            (entry,) = [one for one in look(root).entries if (root / f"{one.id.key}.bin").stat().st_uid == os.geteuid()]
+            assert sycl.KIND.remover.remove([entry], {entry.id: LABEL}) == {entry.id: True}
+            (there,) = sycl.trash_files.trash(store)
+            assert (there.key, there.whole) == (entry.id.key, True)
+
+        def restore() -> None:
+            (there,) = sycl.trash_files.trash(store)
+            assert sycl.trash_files.restore(store, (there.ref,))[0].key == there.key
+
+        for uid in (owner, guest):
+            act(uid, functools.partial(SyclStore(root).add, f"_ZTS{uid}"))
+        for uid in (owner, guest) if first == "its owner" else (guest, owner):
+            act(uid, evict)
+        modes = {path.name: (path.stat().st_uid, path.stat().st_mode & 0o777) for path in root.glob(".*")}
+        assert modes == {".xpucached.trash": (owner, 0o700), f".xpucached.trash-{guest}": (guest, 0o700)}
+        # A daemon goes into directories of its own user and of the root's owner only: so the owner's is made first.
+        for uid in (owner, guest):
+            act(uid, restore)
+        assert not list(root.glob(".*"))
+
+
+def test_the_trash_of_another_user_is_nothing_strange_in_a_store(tmp_path: Path) -> None:
+    store = SyclStore(tmp_path / "store")
+    store.add()
+    (store.root / ".xpucached.trash-12345").mkdir(0o700)
+    assert look(store.root).foreign == 0

@@ -54,6 +54,15 @@ def allow_all(directory: int, mode: int) -> None:
             os.fchmod(directory, stat.S_IMODE(found.st_mode) | missing)
 
 
+def own(home: int, name: str) -> str:
+    """Return what a directory of this user's is called in an open one: who shares a store has one of his own there.
+
+    Nobody else can enter it, and what one puts away another need not see.
+    """
+    us = os.geteuid()
+    return name if os.fstat(home).st_uid == us else f"{name}-{us}"
+
+
 def unlink(directory: int, name: str) -> None:
     """Remove a file, or what somebody put in its place; of directories only an empty one.  Raises OSError."""
     try:

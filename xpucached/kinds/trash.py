@@ -65,7 +65,7 @@ def same_place(_root: int, here: int, _leaf: int, label: Label) -> Iterator[str 
 class TrashFolder:
     """The trash of the stores of one kind."""
 
-    name: str  #: of the directory
+    name: str  #: of the directory; see `folders.own`
     suffixes: tuple[str, ...]  #: of an entry's files, in the order in which they go; `FOLDER`: it is a directory
     is_place: Callable[[list[str]], bool]  #: of a key's names: whether a program keeps an entry there
     is_file: Callable[[str], bool]  #: whether a name in an item's leaf can be an entry's
@@ -75,7 +75,7 @@ class TrashFolder:
     It is given the root, the place's directory, and where the item's files lie.  Raises OSError where that cannot be
     told, or a program is at work there.
     """
-    beside: bool = False  #: it lies beside the root, under this name, a dot and the root's own
+    beside: bool = False  #: it lies beside the root, under its name, a dot and the root's own
 
     @contextlib.contextmanager
     def home(self, root: Path) -> Iterator[tuple[int, str, int]]:
@@ -85,12 +85,12 @@ class TrashFolder:
         """
         with fs.root_to_change(os.fspath(root)) as (descriptor, status), ExitStack() as stack:
             if not self.beside:
-                yield descriptor, self.name, status.st_dev
+                yield descriptor, folders.own(descriptor, self.name), status.st_dev
                 return
             above, its = stack.enter_context(fs.root_to_change(os.fspath(root.parent)))
             if its.st_dev != status.st_dev or statx.mounted(descriptor):
                 raise PermissionError(errno.EXDEV, "the store is a file system of its own: it has no trash")
-            yield above, f"{self.name}.{root.name}", status.st_dev
+            yield above, f"{folders.own(above, self.name)}.{root.name}", status.st_dev
 
     # -- into the trash -----------------------------------------------------------------------------------------------
 
@@ -249,9 +249,9 @@ class TrashFolder:
     @contextlib.contextmanager
     def _seen(self, root: Path) -> Iterator[tuple[int, str, int]]:
         """Open the directory in which the trash of a store lies, to look at it."""
-        place, name = (root.parent, f"{self.name}.{root.name}") if self.beside else (root, self.name)
-        with fs.root_directory(os.fspath(place)) as (home, status):
-            yield home, name, status.st_dev
+        with fs.root_directory(os.fspath(root.parent if self.beside else root)) as (home, status):
+            name = folders.own(home, self.name)
+            yield home, f"{name}.{root.name}" if self.beside else name, status.st_dev
 
     def statuses(self, place: int | None, label: Label) -> dict[str, os.stat_result]:
         """Look at the files that a label names, and at what else there can be ours; whatever lies beside it is not."""

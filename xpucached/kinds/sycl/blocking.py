@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from xpucached.kinds import fs, listing
+from xpucached.kinds import folders, fs, listing
 from xpucached.kinds.sycl import entry_format
 
 _LEVELS: Final = 4
@@ -50,9 +50,10 @@ def found(store: str, root: int, status: os.stat_result) -> bool:
 
 def clear(store: str, root: int, status: os.stat_result) -> bool:
     """Move all of it into the trash's directory, where it stays until somebody removes it: True if none is left."""
+    name = folders.own(root, entry_format.TRASH)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(entry_format.TRASH, 0o700, dir_fd=root)
-    with fs.directory_in(root, entry_format.TRASH, status.st_dev) as trash:
+        os.mkdir(name, 0o700, dir_fd=root)
+    with fs.directory_in(root, name, status.st_dev) as trash:
         for parent, path in _all(store, root, status.st_dev, status.st_uid, ()):
             aside = "-".join(("blocking", secrets.token_hex(6), *path))
             # What cannot be moved is a mount, or in a directory that is not ours: it is still found below.

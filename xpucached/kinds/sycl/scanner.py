@@ -103,8 +103,8 @@ def _walk_root(look: ScanState) -> Iterator[Scan]:
         elif name == recipes.STAGING:
             if recipes.abandoned(look.root, look.device):
                 look.claim(EntryKey(name))
-        elif name not in (entry_format.RTC, _MARKER, entry_format.TRASH, doctor.SIZE, doctor.SIZE_LOCK):
-            look.foreign += 1
+        elif name not in (entry_format.RTC, _MARKER, doctor.SIZE, doctor.SIZE_LOCK):
+            look.foreign += not name.startswith(entry_format.TRASH)
     if entry_format.RTC in names:
         yield from look.pass_before(entry_format.RTC + "/")
         _remember(look, look.rows.take(entry_format.RTC + "/"))

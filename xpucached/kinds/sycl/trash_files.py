@@ -45,7 +45,7 @@ def take(root: int, device: int, leaf: int, entry: Entry, note: TrashLabel, pres
     The slot's lock must be ours.  Raises OSError.
     """
     _indexed.clear()
-    return _BIN.take(root, TRASH, device, leaf, entry, note, present)
+    return _BIN.take(root, folders.own(root, TRASH), device, leaf, entry, note, present)
 
 
 def take_leaf(
@@ -58,7 +58,7 @@ def take_leaf(
     name = entry.id.key.split("/")[-2]
     _indexed.clear()
     with contextlib.ExitStack() as stack:
-        made = _BIN.labelled(stack, root, TRASH, device, leaf, entry, note, present)
+        made = _BIN.labelled(stack, root, folders.own(root, TRASH), device, leaf, entry, note, present)
         if made is None:
             return False
         # The empty directory that waits there is replaced.
@@ -76,13 +76,14 @@ def resume(root: int, device: int, leaf: int, path: str, slot: str) -> None:
     if not {suffix for suffix in ORDER if suffix in slot_in(leaf, slot).files}:
         return
     torn: list[tuple[int, int, datetime, str]] = []
-    for name, label, place in _BIN.items(root, TRASH, device, _items_of(root, device, path), each=True):
+    ours = folders.own(root, TRASH)
+    for name, label, place in _BIN.items(root, ours, device, _items_of(root, device, path), each=True):
         if label is not None and place is not None and label.leaf == path:
             lacking = _lacking(label, place)
             here = [suffix for suffix in lacking if _is_file(leaf, slot + suffix, label.files[suffix])]
             if here:
                 torn.append((len(here) - len(lacking), -len(lacking), label.at, name))
-    for _, label, place in _BIN.items(root, TRASH, device, [max(torn)[3]] if torn else (), each=True):
+    for _, label, place in _BIN.items(root, ours, device, [max(torn)[3]] if torn else (), each=True):
         if label is not None and place is not None:
             for suffix in _lacking(label, place):
                 if _is_file(leaf, slot + suffix, label.files[suffix]):
@@ -103,16 +104,17 @@ _OF_LEAF: Final = 1000
 
 def _items_of(root: int, device: int, path: str) -> list[str]:
     """Name the items that came from a leaf; the trash is read once for all that a dead daemon left.  Raises OSError."""
+    ours = folders.own(root, TRASH)
     try:
-        status = os.stat(TRASH, dir_fd=root, follow_symlinks=False)
+        status = os.stat(ours, dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
         return []
     stamp = (device, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
     if stamp not in _indexed:
-        names = _BIN.names(root, TRASH, device, shared.MOST + 1)
+        names = _BIN.names(root, ours, device, shared.MOST + 1)
         found: dict[str, list[str]] = {}
         some = names if len(names) <= shared.MOST else ()
-        for name, label, _ in _BIN.items(root, TRASH, device, some, each=True):
+        for name, label, _ in _BIN.items(root, ours, device, some, each=True):
             if label is not None:
                 found.setdefault(label.leaf, []).append(name)
         _indexed.clear()
