@@ -14,6 +14,7 @@ from xpucached.bundle import members
 from xpucached.bundle.writing import remove_left
 from xpucached.bundling import drivers, registries
 from xpucached.bundling.signing import signed_view
+from xpucached.bundling.staging import staging
 from xpucached.domain.bundles import FetchedBundle, FetchReport, PullBundle, RegistryAccess
 from xpucached.errors import BadBundle, DiskError, RequestError, XpucachedError
 
@@ -126,5 +127,5 @@ def _remove_left(path: Path) -> None:
     if not coming:
         remove_left(path)
         return
-    with contextlib.suppress(XpucachedError, OSError), registries.staging(path.with_name(name)):
+    with contextlib.suppress(XpucachedError, OSError), staging(path.with_name(name)):
         pass  # then it goes

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
+from collections import Counter
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from xpucached.bundle import members, trust, words, writing
+from xpucached.bundle import members, trust, words
 from xpucached.bundle.layout import Descriptor, canonical, descriptor, digest_of, parsed
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling.inspecting import check
 from xpucached.bundling.signing import refuse_revoked, signed_view
+from xpucached.bundling.staging import staging
 from xpucached.domain.bundles import PullReport, PushReport
 from xpucached.errors import (
     AlreadyThere,
     BadBundle,
-    Conflict,
     DiskError,
     NotFound,
     RequestError,
     Unsigned,
-    XpucachedError,
 )
 from xpucached.processes import scratch
 from xpucached.registry import accounts, part, reference
@@ -47,9 +47,6 @@ _MOST_SIGNATURES: Final = 16
 _MOST_LISTED: Final = 64
 """So many of what is listed for one manifest are looked at."""
 _LARGEST_SIGNATURE: Final = 64 << 10
-_LOCK: Final = "lock"
-_COLLECTED: Final = frozenset({_LOCK, "blobs", "oci-layout", "index.json"})
-"""What lies where a pull collects."""
 _ROOM: Final = 64 << 20
 """Bytes that others keep when a bundle is pulled."""
 
@@ -111,8 +108,8 @@ class _Push:
         self.bytes += of.size if how is Delivery.SENT else 0
 
 
-def _signatures(bundle: Bundle) -> Iterator[tuple[str, Descriptor]]:
-    """Yield what lies beside a bundle and signs it or a part of it, each with the digest of that."""
+def _signatures(bundle: Bundle) -> Iterator[tuple[str, Descriptor, frozenset[str]]]:
+    """Yield what lies beside a bundle and signs it or a part of it, with the digest of that, and what it names."""
     inside = {bundle.index.digest, *(one.manifest.digest for one in bundle.members)}
     for one in bundle.roots:
         if one.media_type != words.MANIFEST:
@@ -122,19 +119,27 @@ def _signatures(bundle: Bundle) -> Iterator[tuple[str, Descriptor]]:
         if manifest.get("artifactType") == trust.SIGNATURE and isinstance(subject, dict):
             of = descriptor(subject).digest
             if of in inside:
-                yield of, Descriptor(one.media_type, one.digest, one.size, trust.SIGNATURE)
+                _, *layers = _blobs(manifest)
+                named = trust.named_by(bundle.layout.json(layers[0])) if len(layers) == 1 else frozenset()
+                yield of, Descriptor(one.media_type, one.digest, one.size, trust.SIGNATURE), named
+
+
+def _named_there(registry: Registry, of: str, progress: Progress) -> set[frozenset[str]]:
+    """Return what the signatures of a manifest name that a registry has; nothing where one is damaged there."""
+    with contextlib.suppress(BadBundle, NotFound), scratch.directory() as place:
+        blobs = Path(place, "blobs/sha256")
+        blobs.mkdir(parents=True)
+        _Pull(registry, Path(place), progress).signatures(of)
+        return {trust.named_by(one.read_bytes()) for one in blobs.iterdir()} - {frozenset()}
+    return set()
 
 
 def _is_there(registry: Registry, tag: str, bundle: Bundle, progress: Progress) -> bool:
     """Return whether a tag names a bundle already, and whose key signed it here has signed it there."""
     ours = set(map(trust.named_by, trust.signatures(bundle))) - {frozenset()}
-    with contextlib.suppress(NotFound), scratch.directory() as place:
-        if digest_of(registry.manifest(tag)) != bundle.index.digest:
-            return False
-        blobs = Path(place, "blobs/sha256")
-        blobs.mkdir(parents=True)
-        _Pull(registry, Path(place), progress).signatures(bundle.index)
-        return ours <= {trust.named_by(one.read_bytes()) for one in blobs.iterdir()}
+    with contextlib.suppress(NotFound):
+        if digest_of(registry.manifest(tag)) == bundle.index.digest:
+            return ours <= _named_there(registry, bundle.index.digest, progress)
     return False
 
 
@@ -159,9 +164,15 @@ def push(order: PushBundle, progress: Progress) -> PushReport:
         index = bundle.layout.json(bundle.index)
         registry.put_manifest(index, bundle.index.media_type, bundle.index.digest)
         signatures = list(_signatures(bundle))
-        for _, one in signatures:
-            todo.manifest(one)
-        registry.refer([(of, one.json()) for of, one in signatures], trust.SIGNATURE)
+        known = {of: _named_there(registry, of, progress) for of in {of for of, _, _ in signatures}}
+        lacking: list[tuple[str, dict[str, Json]]] = []
+        for of, one, named in signatures:
+            # Who signs a bundle again makes another signature, which says the same.
+            if named not in known[of]:
+                todo.manifest(one)
+                lacking.append((of, one.json()))
+                known[of] |= {named} - {frozenset()}
+        registry.refer(lacking, trust.SIGNATURE)
         # The tag comes last: who finds it finds all of it.
         registry.put_manifest(index, bundle.index.media_type, where.tag)
         count = todo.deliveries.count
@@ -177,56 +188,6 @@ def push(order: PushBundle, progress: Progress) -> PushReport:
 
 
 # -- pull -------------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def staging(dest: Path) -> Iterator[Path]:
-    """Give the folder beside a place where a pull collects; after an error, the next one goes on from there.
-
-    By its descriptor: whoever may write here may give its name to something else meanwhile.  Raises `Conflict`.
-    """
-    if not dest.name:
-        raise AlreadyThere(f"{dest} is there already", hint="name another place")
-    place = dest.with_name(f".{dest.name}.pulling")
-    foreign = Conflict(f"{place} is not ours alone", hint="pull to a place of your own")
-    with contextlib.ExitStack() as stack:
-        try:
-            with contextlib.suppress(FileExistsError):
-                place.mkdir(0o700)
-            folder = os.open(place, writing.FOLDER)
-            stack.callback(os.close, folder)
-            status = os.fstat(folder)
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                raise foreign
-            # Who may write here may have given this name to another directory of ours, and in the end it goes.
-            there = set(os.listdir(folder))
-            if there and not (there <= _COLLECTED and (_LOCK in there or not status.st_mode & 0o077)):
-                hint = "move it, or pull to another place"
-                raise Conflict(f"{place} holds something else than a pull leaves", hint=hint)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            lock = os.open(_LOCK, flags, 0o600, dir_fd=folder)
-            stack.callback(os.close, lock)
-        except NotADirectoryError:
-            raise foreign from None
-        except OSError as error:
-            raise DiskError(f"{place} cannot be made: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Conflict(f"another one pulls to {dest} just now") from None
-        inside = writing.inside(place, folder)
-        try:
-            (inside / "blobs/sha256").mkdir(0o700, parents=True, exist_ok=True)
-            yield inside
-        except BaseException as error:
-            if isinstance(error, XpucachedError):
-                error.message = error.message.replace(os.fspath(inside), os.fspath(place))
-            # What is spoilt, or has nothing in it, is no good for the next one.
-            spoilt = isinstance(error, BadBundle | Unsigned | AlreadyThere)
-            if spoilt or not any(inside.glob("blobs/sha256/*")):
-                writing.remove(place, folder)
-            raise
-        writing.remove(place, folder)
 
 
 class _Pull:
@@ -323,24 +284,36 @@ class _Pull:
         path.unlink()
         return False
 
-    def signatures(self, of: Descriptor) -> list[Descriptor]:
-        """Get what signs a manifest."""
-        found: list[Descriptor] = []
-        for listed in self._registry.referrers(of.digest, trust.SIGNATURE)[:_MOST_LISTED]:
+    def signatures(self, of: str) -> list[Descriptor]:
+        """Get what signs a manifest: of what is listed last, and first one each of those that say the same."""
+        before = set(self.names)
+        found: dict[str, tuple[Descriptor, list[Descriptor], frozenset[str]]] = {}
+        for listed in reversed(self._registry.referrers(of, trust.SIGNATURE)[-_MOST_LISTED:]):
             one = descriptor(listed)
             # Tools that copy may drop the type from the list: then the manifest says it.
             if one.media_type != words.MANIFEST or one.artifact_type not in {"", trust.SIGNATURE}:
                 continue
-            if one.size > _LARGEST_SIGNATURE or len(found) >= _MOST_SIGNATURES:
+            if one.size > _LARGEST_SIGNATURE or one.digest in found:
                 continue
             manifest = self.manifest(one)
             subject = manifest.get("subject")
             if manifest.get("artifactType") != trust.SIGNATURE or not isinstance(subject, dict):
                 continue
-            if descriptor(subject).digest == of.digest:
-                self.told(_blobs(manifest))
-                found.append(Descriptor(words.MANIFEST, one.digest, one.size, trust.SIGNATURE))
-        return found
+            if descriptor(subject).digest == of:
+                blobs = _blobs(manifest)
+                self.told(blobs)
+                named = trust.named_by(self._file(blobs[-1].digest).read_bytes())
+                signature = Descriptor(words.MANIFEST, one.digest, one.size, trust.SIGNATURE)
+                found[one.digest] = signature, blobs, named
+        seen = Counter[frozenset[str]]()
+        ranked: list[tuple[int, str]] = []
+        for digest, (_, _, named) in found.items():
+            ranked.append((seen[named], digest))
+            seen[named] += 1
+        taken = [found[digest] for _, digest in sorted(ranked, key=itemgetter(0))[:_MOST_SIGNATURES]]
+        inside = (each.digest[7:] for one, blobs, _ in taken for each in (one, *blobs))
+        self.names = before.union(inside)
+        return [one for one, _, _ in taken]
 
 
 def pull(order: PullBundle, progress: Progress) -> PullReport:
@@ -361,7 +334,7 @@ def pull(order: PullBundle, progress: Progress) -> PullReport:
         inside = [descriptor(one) for one in listed]
         for one in inside:
             todo.told(_blobs(todo.manifest(one))[:1])
-        signatures = [each for one in (top, *inside) for each in todo.signatures(one)][: words.MOST_MEMBERS]
+        signatures = [each for one in (top, *inside) for each in todo.signatures(one.digest)][: words.MOST_MEMBERS]
         everything: dict[str, Json] = {
             "schemaVersion": 2,
             "mediaType": words.INDEX,

@@ -38,7 +38,7 @@ _REDIRECTS: Final = 5
 _CHUNK: Final = 8 << 20
 _PAGES: Final = 10
 _MOST: Final = 1000
-"""Manifests that refer to one, on one page."""
+"""Manifests that refer to one, on one page: as many as are taken of it."""
 _VALUES: Final = 100_000
 """Values on a page: a small one takes thirty times its bytes, and so many pages are held."""
 _LIST_PAUSE: Final = (0.2, 0.6)  # seconds
@@ -343,7 +343,8 @@ def _tag_of(digest: str) -> str:
 def _listed(data: bytes) -> list[Json]:
     try:
         told = messages.members(messages.parse(data, largest=_LARGEST, most=_VALUES))
-        return messages.items(told, "manifests", most=_MOST)
+        # What was added last stands at the end; each push of years may be among it.
+        return messages.items(told, "manifests", most=_VALUES)[-_MOST:]
     except messages.BadMessage as error:
         raise RegistryError(f"the registry's list of signatures cannot be read: {error}") from None
 

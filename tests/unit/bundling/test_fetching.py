@@ -15,13 +15,14 @@ from xpucached.bundle import members
 from xpucached.bundle.layout import Descriptor
 from xpucached.bundle.writing import LayoutWriter
 from xpucached.bundling import fetching, registries
+from xpucached.bundling.staging import staging
 from xpucached.errors import AlreadyThere, BadBundle, Conflict, DiskError
 from xpucached.registry import part
 
 
 def test_who_comes_second_leaves_what_the_first_one_collects(tmp_path: Path) -> None:
-    with registries.staging(tmp_path / "bundle") as place:
-        with pytest.raises(Conflict), registries.staging(tmp_path / "bundle"):
+    with staging(tmp_path / "bundle") as place:
+        with pytest.raises(Conflict), staging(tmp_path / "bundle"):
             pass
         assert place.is_dir()
 
@@ -35,7 +36,7 @@ def test_another_directory_of_ours_that_somebody_gave_such_a_name_is_not_pulled_
     mine.mkdir()
     for name in names:
         (mine / name).touch()
-    with pytest.raises(Conflict, match="something else"), registries.staging(tmp_path / "bundle"):
+    with pytest.raises(Conflict, match="something else"), staging(tmp_path / "bundle"):
         pass
     assert {path.name for path in mine.iterdir()} == {*names}
 
@@ -49,7 +50,7 @@ def test_what_takes_the_place_of_what_is_pulled_is_not_touched(
     place, mine = tmp_path / ".bundle.pulling", tmp_path / "mine"
     (mine / "blobs/sha256").mkdir(parents=True)
     (mine / "blobs/sha256/file").touch()
-    with contextlib.suppress(BadBundle, KeyboardInterrupt), registries.staging(tmp_path / "bundle") as inside:
+    with contextlib.suppress(BadBundle, KeyboardInterrupt), staging(tmp_path / "bundle") as inside:
         place.rename(tmp_path / "away")
         if what == "link":
             place.symlink_to(mine)
@@ -64,14 +65,14 @@ def test_what_takes_the_place_of_what_is_pulled_is_not_touched(
 def test_what_is_refused_names_the_place_where_it_lies(tmp_path: Path) -> None:
     with (
         pytest.raises(BadBundle) as told,
-        registries.staging(tmp_path / "bundle") as inside,
+        staging(tmp_path / "bundle") as inside,
     ):
         raise BadBundle(f"{inside} holds no index")
     assert told.value.message == f"{tmp_path / '.bundle.pulling'} holds no index"
 
 
 def test_nothing_is_pulled_to_where_all_directories_begin() -> None:
-    with pytest.raises(AlreadyThere), registries.staging(Path("/")):
+    with pytest.raises(AlreadyThere), staging(Path("/")):
         pass
 
 
@@ -79,12 +80,12 @@ def test_what_another_fetch_collects_stays_and_what_a_killed_one_left_goes(tmp_p
     folder = tmp_path / "bundles"
     folder.mkdir()
     name, left = f"{'a' * 12}-{'b' * 12}", f"{'c' * 12}-{'d' * 12}"
-    with contextlib.suppress(KeyboardInterrupt), registries.staging(folder / left) as place:
+    with contextlib.suppress(KeyboardInterrupt), staging(folder / left) as place:
         (place / "blobs/sha256" / ("0" * 64)).touch()
         raise KeyboardInterrupt
     assert (folder / f".{left}.pulling").is_dir()
     (folder / f".{left}.partial-1").mkdir()
-    with registries.staging(folder / name) as pulling, LayoutWriter(folder / name) as making:
+    with staging(folder / name) as pulling, LayoutWriter(folder / name) as making:
         fetching._tidy(folder, ())
 
         assert pulling.is_dir()
@@ -103,7 +104,7 @@ def test_what_came_of_a_layer_needs_no_room_once_more(tmp_path: Path, monkeypatc
         asked.append(there.stat().st_size if there.exists() else 0)
         return 0
 
-    with registries.staging(tmp_path / "bundle") as place:
+    with staging(tmp_path / "bundle") as place:
         pull = registries._Pull(SimpleNamespace(fetch=fetch), place, lambda *_: None)  # type: ignore[arg-type]
         disk = os.statvfs(place)
         monkeypatch.setattr(registries, "_ROOM", disk.f_bavail * disk.f_frsize - (1 << 29))
@@ -131,7 +132,7 @@ def test_a_bundle_that_cannot_be_read_just_now_is_neither_removed_nor_is_what_ca
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(DiskError, match=os.strerror(number)):
         fetching._is_there(fetched, "")
-    with pytest.raises(DiskError) as told, registries.staging(tmp_path / "bundle") as inside:
+    with pytest.raises(DiskError) as told, staging(tmp_path / "bundle") as inside:
         members.opened(bundles.write(inside, bundles.layout()))
     monkeypatch.undo()
     assert told.value.message.startswith(f"index.json of {tmp_path / '.bundle.pulling'} cannot be read")

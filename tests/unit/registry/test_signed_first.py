@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,59 @@ def test_what_another_key_signed_anew_goes_out_and_comes_although_the_bundle_is_
     assert (first.signatures, again.signatures) == (2, 0)
     assert push(registry, bundle, if_changed=True).signatures == 0
     assert [fetched(), fetched()] == [("", True, 2), ("", False, 2)]
+
+
+@pytest.mark.parametrize("api", [True, False], ids=["api", "tag"])
+def test_signatures_that_say_the_same_do_not_pile_up_and_hide_no_other(
+    registry: SmallRegistry, bundle: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, api: bool
+) -> None:
+    """A bundle that is built each night is the same, and signed anew each time."""
+    registry.api = api
+    keygen(tmp_path / "next")
+
+    def again(key: Path, number: int) -> None:
+        push(registry, bundles.signed(tmp_path / f"{number}", str(key)))
+
+    def signs() -> int:
+        return len(
+            {name for name, (data, _) in registry.manifests.items() if b"dsse-envelope" in data and "-" not in name}
+        )
+
+    for number in range(3):
+        again(bundle.parent / "key.key", number)
+    assert signs() == 2
+    # As they lie there from before.
+    with monkeypatch.context() as earlier:
+        earlier.setattr(bundling, "_named_there", lambda *_: set())
+        for number in range(3, 20):
+            again(bundle.parent / "key.key", number)
+    assert signs() == 2 * 18
+    again(tmp_path / "next.key", 20)
+    trusted(home, tmp_path / "next.pub")
+    order = PullBundle(f"{registry.host}/caches/app:v1", tmp_path / "dest", QUICK, signed=True)
+    told = bundling.pull(order, lambda *_: None)
+    assert (told.view.signer, told.signatures) == ("next", 2 * 16)
+    opened = members.opened(tmp_path / "dest")
+    with opened.layout:
+        assert len(signatures(opened)) == 16
+
+
+def test_a_list_of_signatures_that_has_grown_too_long_is_read_from_its_end(
+    registry: SmallRegistry, bundle: Path, home: Path, tmp_path: Path
+) -> None:
+    registry.api = False
+    push(registry, bundle)
+    for name, (data, media) in [*registry.manifests.items()]:
+        if name.startswith("sha256-"):
+            listed = json.loads(data)
+            listed["manifests"] *= 1200
+            registry.manifests[name] = json.dumps(listed).encode(), media
+    trusted(home, bundle.parent / "key.pub")
+    keygen(tmp_path / "next")
+    push(registry, bundles.signed(tmp_path / "anew", str(tmp_path / "next.key")))
+    order = PullBundle(f"{registry.host}/caches/app:v1", tmp_path / "dest", QUICK, signed=True)
+    told = bundling.pull(order, lambda *_: None)
+    assert (told.view.signer, told.signatures) == ("key", 2 * 2)
 
 
 def test_how_much_is_said_and_how_much_room_there_is_is_seen_before_a_layer_comes(
