@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from xpucached.catalog import predicted, surveys
 from xpucached.catalog.lists import among
-from xpucached.catalog.runs import PROOFS, read_runs
+from xpucached.catalog.runs import PROOFS, read_runs, selected
 from xpucached.catalog.tables import ATTRIBUTIONS, ENTRIES, INHERITED, MODELS, RUNS, STORES, TARGETS
 from xpucached.domain.dependencies import MEANWHILE
 from xpucached.domain.models import DENYING, Coverage, Layer, Model, Outcome, Proof, WarmReason
@@ -33,7 +33,7 @@ def model_coverage(
     """Tell of each model how its last runs went, and what is left of the good one.  A cancelled run says nothing.
 
     ``places`` are the stores that each model caches in now, its own first: what lies in another one is of no use to its
-    programs.
+    programs.  What the runs printed is left out: of many models, drivers and variants it fills the memory.
     """
     rows = connection.execute(sa.select(MODELS.c.name, MODELS.c.workload).order_by(MODELS.c.name))
     workloads: dict[str, str] = {row.name: row.workload for row in rows}
@@ -43,7 +43,8 @@ def model_coverage(
     proofs, denials = (_newest_by_host(connection, outcomes) for outcomes in ((Outcome.WARMED,), DENYING))
     some = {row.id: row for row in (*last.values(), *good.values(), *(row for rows in proofs.values() for row in rows))}
     denying = [row for rows in denials.values() for row in rows]
-    runs = {run.id: run for run in read_runs(connection, list({**some, **{row.id: row for row in denying}}.values()))}
+    both = {**some, **{row.id: row for row in denying}}
+    runs = {run.id: run for run in read_runs(connection, list(both.values()), outputs=False)}
     there = _remaining(connection, list(some))
     shut = _unreadable(connection)
     successors = predicted.successors(
@@ -105,7 +106,8 @@ def _newest_by_host(
         .group_by(RUNS.c.model, RUNS.c.host)
     )
     found: defaultdict[str, list[sa.Row[tuple[object, ...]]]] = defaultdict(list)
-    for row in connection.execute(sa.select(RUNS).where(RUNS.c.id.in_(numbers)).order_by(RUNS.c.id.desc())):
+    asked = selected(RUNS, outputs=False).where(RUNS.c.id.in_(numbers))
+    for row in connection.execute(asked.order_by(RUNS.c.id.desc())):
         if len(found[row.model]) < PROOFS:
             found[row.model].append(row)
     return found
@@ -115,7 +117,8 @@ def _newest_by_model(
     connection: sa.Connection, condition: sa.ColumnElement[bool]
 ) -> dict[str, sa.Row[tuple[object, ...]]]:
     numbers = sa.select(sa.func.max(RUNS.c.id)).where(condition).group_by(RUNS.c.model)
-    return {row.model: row for row in connection.execute(sa.select(RUNS).where(RUNS.c.id.in_(numbers)))}
+    asked = selected(RUNS, outputs=False).where(RUNS.c.id.in_(numbers))
+    return {row.model: row for row in connection.execute(asked)}
 
 
 @dataclass(frozen=True, slots=True)

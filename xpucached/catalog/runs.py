@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -13,6 +11,7 @@ from msgspec.structs import asdict
 
 from xpucached import codec
 from xpucached.catalog import days, dependencies, entries, targets
+from xpucached.catalog.libraries import libraries_row, libraries_value
 from xpucached.catalog.lists import among
 from xpucached.catalog.moments import microseconds
 from xpucached.catalog.surveys import last_survey
@@ -29,7 +28,6 @@ from xpucached.catalog.tables import (
 )
 from xpucached.domain.beside_cpu import CpuComparison
 from xpucached.domain.device_use import DeviceUse
-from xpucached.domain.libraries import Libraries, SyclRuntime
 from xpucached.domain.models import DENYING, Figures, Outcome, Pass, RanOn, Run, Trial, WarmReason
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Variant
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from xpucached.domain.dependencies import Dependency
+    from xpucached.domain.libraries import Libraries
     from xpucached.domain.models import Attribution, Model
     from xpucached.domain.targets import Target
 
@@ -128,7 +127,7 @@ def finish_run(
             layers=Counter(one.store.kind for one in both),
             detail=detail,
             output=output,
-            libraries=_libraries_row(libraries),
+            libraries=libraries_row(libraries),
         )
     ).rowcount
     if not updated:
@@ -235,9 +234,12 @@ def find_run(connection: sa.Connection, number: int) -> Run:
     return found[0]
 
 
-def newest_runs(connection: sa.Connection, model: ModelName | None = None, limit: int = 50) -> tuple[Run, ...]:
-    """Return the newest runs, newest first."""
-    return tuple(_values(connection, sa.true() if model is None else RUNS.c.model == model, limit))
+def newest_runs(
+    connection: sa.Connection, model: ModelName | None = None, limit: int = 50, *, outputs: bool = True
+) -> tuple[Run, ...]:
+    """Return the newest runs, newest first; with what they printed if ``outputs`` are shown, which fill the memory."""
+    condition = sa.true() if model is None else RUNS.c.model == model
+    return tuple(_values(connection, condition, limit, outputs=outputs))
 
 
 def read_newest_runs(connection: sa.Connection, limit: int) -> None:
@@ -253,19 +255,28 @@ def read_newest_runs(connection: sa.Connection, limit: int) -> None:
 def with_newest_runs(
     connection: sa.Connection, models: Sequence[Model], limit: int
 ) -> Iterator[tuple[Model, tuple[Run, ...]]]:
-    """Yield each of these models with its newest runs, newest first.  It is for use within `Catalog.moment`.
+    """Yield each of these models with its newest runs, newest first; only the first of each has what it printed.
 
-    Of many models are asked for at once, for there may be thousands, but not of all: their runs fill the memory.
+    It is for use within `Catalog.moment`.  Of many models are asked for at once, for there may be thousands, but not of
+    all: their runs fill the memory.
     """
-    place = sa.func.row_number().over(partition_by=RUNS.c.model, order_by=RUNS.c.id.desc()).label("place")
     for start in range(0, len(models), _AT_ONCE):
         some = models[start : start + _AT_ONCE]
-        placed = sa.select(RUNS.c.id, place).where(among(RUNS.c.model, (one.name for one in some))).subquery()
         found: defaultdict[ModelName, list[Run]] = defaultdict(list)
-        for run in _values(connection, RUNS.c.id.in_(sa.select(placed.c.id).where(placed.c.place <= limit))):
+        for run in _values(connection, _are_newest(some, 1)):
             found[run.model].append(run)
+        for run in _values(connection, _are_newest(some, limit), outputs=False):
+            if run.id != found[run.model][0].id:
+                found[run.model].append(run)
         for model in some:
             yield model, tuple(found[model.name])
+
+
+def _are_newest(models: Iterable[Model], limit: int) -> sa.ColumnElement[bool]:
+    """Return the condition that a run is one of so many newest ones of one of these models."""
+    place = sa.func.row_number().over(partition_by=RUNS.c.model, order_by=RUNS.c.id.desc()).label("place")
+    placed = sa.select(RUNS.c.id, place).where(among(RUNS.c.model, (one.name for one in models))).subquery()
+    return RUNS.c.id.in_(sa.select(placed.c.id).where(placed.c.place <= limit))
 
 
 def newest_libraries(
@@ -275,21 +286,35 @@ def newest_libraries(
 
     Of each model only so many newest runs count.
     """
-    return {
-        model.name: next(
-            (one.libraries for one in runs if one.libraries is not None and one.workload == model.workload.digest), None
-        )
-        for model, runs in with_newest_runs(connection, models, limit)
-    }
+    c = RUNS.c
+    found: dict[ModelName, Libraries | None] = dict.fromkeys(one.name for one in models)
+    for start in range(0, len(models), _AT_ONCE):
+        some = {one.name: one for one in models[start : start + _AT_ONCE]}
+        known = sa.and_(c.libraries.is_not(None), _are_newest(some.values(), limit))
+        for row in connection.execute(sa.select(c.model, c.workload, c.libraries).where(known).order_by(c.id.desc())):
+            name = ModelName(row.model)
+            if found[name] is None and row.workload == some[name].workload.digest:
+                found[name] = libraries_value(row.libraries)
+    return found
 
 
-def _values(connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None) -> list[Run]:
-    rows = connection.execute(sa.select(RUNS).where(condition).order_by(RUNS.c.id.desc()).limit(limit)).all()
-    return read_runs(connection, rows)
+def _values(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None, *, outputs: bool = True
+) -> list[Run]:
+    asked = selected(RUNS, outputs=outputs).where(condition).order_by(RUNS.c.id.desc()).limit(limit)
+    return read_runs(connection, connection.execute(asked).all(), outputs=outputs)
 
 
-def read_runs(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]]) -> list[Run]:
-    """Return runs by their rows."""
+def selected(table: sa.Table, *, outputs: bool) -> sa.Select[tuple[object, ...]]:
+    """Return the question for runs, or their trials; without ``outputs`` what they printed is empty."""
+    some = (sa.literal("").label(one.name) if one.name == "output" and not outputs else one for one in table.c)
+    return cast("sa.Select[tuple[object, ...]]", sa.select(*some))
+
+
+def read_runs(
+    connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]], *, outputs: bool = True
+) -> list[Run]:
+    """Return runs by their rows, the trials with what they printed if there are to be ``outputs``."""
     of: defaultdict[int, list[Target]] = defaultdict(list)
     for row in connection.execute(
         sa.select(RUN_TARGETS.c.run_id, TARGETS)
@@ -300,7 +325,9 @@ def read_runs(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...
         of[row.run_id].append(targets.value(row))
     trials: defaultdict[int, list[Trial]] = defaultdict(list)
     for row in connection.execute(
-        sa.select(TRIALS).where(among(TRIALS.c.run_id, (row.id for row in rows))).order_by(TRIALS.c.position)
+        selected(TRIALS, outputs=outputs)
+        .where(among(TRIALS.c.run_id, (row.id for row in rows)))
+        .order_by(TRIALS.c.position)
     ):
         trials[row.run_id].append(_trial(row))
     return [
@@ -318,35 +345,12 @@ def read_runs(connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...
             row.detail,
             row.output,
             tuple(trials[row.id]),
-            _libraries(row.libraries),
+            libraries_value(row.libraries),
             row.kernel or "",
             tuple(row.changes or ()),
         )
         for row in rows
     ]
-
-
-class _LibraryRows(TypedDict):
-    runtimes: list[tuple[str, str, int]]
-    drivers: list[str]
-    further: list[str]
-
-
-def _libraries_row(libraries: Libraries | None) -> _LibraryRows | None:
-    if libraries is None:
-        return None
-    return {
-        "runtimes": [(os.fspath(one.library), one.build, one.layout) for one in libraries.runtimes],
-        "drivers": [os.fspath(path) for path in libraries.drivers],
-        "further": [os.fspath(path) for path in libraries.further],
-    }
-
-
-def _libraries(saved: _LibraryRows | None) -> Libraries | None:
-    if saved is None:
-        return None
-    runtimes = tuple(SyclRuntime(Path(library), build, layout) for library, build, layout in saved["runtimes"])
-    return Libraries(runtimes, tuple(map(Path, saved["drivers"])), tuple(map(Path, saved["further"])))
 
 
 def _trial_row(run: int, position: int, trial: Trial) -> dict[str, object]:

@@ -148,6 +148,8 @@ def check(connection: sa.Connection, *, growing: bool) -> None:
             refusals.refused_by(connection, stamp)
         if growing:
             coverage.model_coverage(connection)
+            for _ in runs.with_newest_runs(connection, models.all_models(connection), 1):
+                pass  # what the last one printed is shown with the model
             entries.all_entries(connection)
             recipes.read_all(connection)
     except Exception as error:

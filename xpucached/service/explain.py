@@ -201,13 +201,13 @@ class Explainer:
         return diagnosis.diagnose(
             status,
             runtimes=await self.runtimes(model),
-            runs=await self._context.read(newest_runs, name, _HISTORY),
+            runs=await self._context.read(newest_runs, name, _HISTORY, outputs=False),
             store=found.store.root,
             applications=await asyncio.to_thread(look),
             entries=entries,
             beyond=await self.beyond(status, entries),
             baselines=await self.history(name),
-            shifts=shifts(await self._context.read(newest_runs, name, KEPT)),
+            shifts=shifts(await self._context.read(newest_runs, name, KEPT, outputs=False)),
             uid=os.getuid(),
             option_variables=discovery.OPTION_VARIABLES,
             gpus=any(one.pci_address for one in self._context.present.seen_by(name).devices),
@@ -218,7 +218,7 @@ class Explainer:
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
         """Return a model's figures over its last runs."""
         await self._context.read(find_model, name)
-        return baselines(await self._context.read(newest_runs, name, _HISTORY))
+        return baselines(await self._context.read(newest_runs, name, _HISTORY, outputs=False))
 
     async def variables(self, name: ModelName | None) -> Mapping[str, str]:
         """Give what a program needs in its environment to find what was warmed; a model's, if the cache may be on.
@@ -234,7 +234,7 @@ class Explainer:
         ready = await asyncio.to_thread(self._ready, found)
         own = await asyncio.to_thread(program_variables.of_application, settings, status.model, base)
         variables = {**own, **ready}
-        runs = await self._context.read(newest_runs, name, _HISTORY)
+        runs = await self._context.read(newest_runs, name, _HISTORY, outputs=False)
         if trusted(status, await self.runtimes(status.model), runs):
             return variables
         return {**variables, **KINDS[found.store.kind].discovery.OFF}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final
@@ -26,6 +27,8 @@ _KEPT_JOBS: Final = 200
 
 _KEPT_ROWS: Final = 100_000
 """Entries in the reports of jobs that are remembered: of an eviction of as many they take 130 MB …"""
+_ROW: Final = 1300
+"""… and so many bytes of what programs printed count as one of them …"""
 _NEWEST: Final = 3
 """… but of so many that ended last whoever waits for them hears, whatever they report."""
 
@@ -238,6 +241,8 @@ class Jobs:
 
 
 def _rows(report: Report | None) -> int:
-    """Return how many things a report, or the plan in it, names."""
+    """Return how many things a report, or the plan in it, names, and how many what programs printed counts for."""
     parts = [one for one in (report, getattr(report, "plan", None)) if one is not None]
-    return sum(len(value) for part in parts for value in astuple(part) if isinstance(value, tuple))
+    runs = report.runs if isinstance(report, PrewarmReport) else ()
+    printed = sum(sys.getsizeof(text) for run in runs for text in (run.output, *(one.output for one in run.trials)))
+    return sum(len(value) for part in parts for value in astuple(part) if isinstance(value, tuple)) + printed // _ROW

@@ -28,7 +28,7 @@ class ShiftKeeper:
 
     async def look(self, name: ModelName) -> None:
         """Compare a model's runs, and say what is another since a change, and what is so no longer."""
-        found = shifts(await self._context.read(newest_runs, name, KEPT))
+        found = shifts(await self._context.read(newest_runs, name, KEPT, outputs=False))
         try:
             news, over = await self._context.write(record_shifts, name, found)
         except CatalogError as error:

@@ -187,7 +187,7 @@ class TrialRunner:
         """Return whether entries of a model may be a variant's: not of one that was seen to use no cache."""
         entries, _ = (await self._context.read(model_sizes)).get(model.name, (0, 0))
         telling = {Outcome.WARMED, Outcome.UNCACHED}
-        for run in await self._context.read(newest_runs, model.name):
+        for run in await self._context.read(newest_runs, model.name, outputs=False):
             for one in run.trials if run.workload == model.workload.digest else ():
                 if one.variant == variant and one.outcome in telling:
                     return entries > 0 and one.outcome is Outcome.WARMED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from tests.flow.test_upkeep import alone
 from tests.support import catalogs
 from tests.unit.catalog.test_catalog import HOUR, NEW, NOW, OTHER, architecture, entry, model, scan
 from xpucached.catalog import runs
+from xpucached.catalog.coverage import model_coverage
 from xpucached.catalog.days import days_between
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import add_model
@@ -24,16 +28,21 @@ from xpucached.catalog.runs import (
     newest_libraries,
     newest_runs,
     note_ending,
+    with_newest_runs,
 )
 from xpucached.catalog.scans import record_scan
 from xpucached.domain.libraries import Libraries, SyclRuntime
-from xpucached.domain.models import Attribution, Model, Outcome, Pass, Run, WarmReason
+from xpucached.domain.models import Attribution, Model, Outcome, Pass, Run, Trial, WarmReason
+from xpucached.domain.workloads import Variant
 from xpucached.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    import sqlalchemy as sa
 
     from xpucached.catalog import Catalog
+    from xpucached.service import Service
 
 NET: Final = model()
 FIRST, SECOND, THIRD = (entry(name) for name in ("first", "second", "third"))
@@ -101,6 +110,50 @@ def test_each_outcome_is_counted_as_warm_as_failed_or_as_neither(catalog: Catalo
         *(Outcome.UNCACHED, Outcome.CANCELLED, Outcome.LOST)
     }
     assert {one.warmed + one.failed for one in found.values()} == {0, 1}
+
+
+def test_what_programs_printed_is_read_where_it_is_shown(tmp_path: Path) -> None:
+    """Of hundreds of models with variants it is a gigabyte."""
+    text, many = "x" * 2**15, 50
+    libraries = Libraries((SyclRuntime(Path("/lib/libsycl.so.8"), "8.0", 1),), ())
+
+    def noted(connection: sa.Connection) -> None:
+        add_model(connection, NET)
+        trials = [Trial(Variant(f"cpu:{number}"), Outcome.WARMED, output=text) for number in range(4)]
+        for number in range(many):
+            begun = begin_run(connection, NET, WarmReason.NEVER, f"host {number % 16}", NOW)
+            seen = libraries if number == many - 8 else None
+            rest = ((), Attribution(), (), "", text, NOW, trials, None, seen)
+            finish_run(connection, begun.id, Outcome.WARMED, *rest)
+
+    async def took(service: Service) -> dict[str, int]:
+        read, name, peaks = service.context.read, NET.name, dict[str, int]()
+        questions: dict[str, Callable[[], Awaitable[object]]] = {
+            "libraries": lambda: read(newest_libraries, (NET,), many),
+            "coverage": lambda: read(model_coverage),
+            "statuses": lambda: read(lambda connection: list(with_newest_runs(connection, (NET,), many))),
+            "shifts": lambda: service.shifts.look(name),
+            "history": lambda: service.explainer.history(name),
+            "entries": lambda: service.prewarmer._trials._has_entries(NET, Variant("none")),
+        }
+        for what, ask in questions.items():
+            await ask()
+            tracemalloc.start()
+            try:
+                await ask()
+                peaks[what] = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+        return peaks
+
+    with closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        catalog.write(noted)
+        peaks = asyncio.run(took(alone(catalog)))
+        assert {what: peak for what, peak in peaks.items() if peak > many * len(text) // 2} == {}
+        assert catalog.read(newest_libraries, (NET,), many) == {NET.name: libraries}
+        assert catalog.read(newest_libraries, (NET,), 7) == {NET.name: None}
+        (full,) = catalog.read(newest_runs, NET.name, 1)
+        assert {full.output, *(one.output for one in full.trials)} == {text}
 
 
 def test_what_a_run_used_is_noted_with_when_and_never_earlier(catalog: Catalog) -> None:

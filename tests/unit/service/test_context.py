@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from xpucached.domain.jobs import JobState
-from xpucached.domain.names import TrashRef
-from xpucached.domain.reports import TrashReport
+from xpucached.domain.models import Outcome, Run, Trial, WarmReason
+from xpucached.domain.names import ModelName, TrashRef
+from xpucached.domain.reports import PrewarmReport, TrashReport
+from xpucached.domain.workloads import Variant
 from xpucached.errors import Busy, NotFound
 from xpucached.processes.cancellation import to_its_end
 from xpucached.service import jobs
@@ -73,6 +75,25 @@ def test_what_jobs_report_is_remembered_up_to_a_bound(monkeypatch: pytest.Monkey
         assert [one.id for one in begun.all()] == [ended[8], ended[7], ended[6], ended[5], ended[1]]
         with pytest.raises(NotFound):
             begun.job(ended[4])
+
+    asyncio.run(work())
+
+
+def test_what_programs_printed_counts_for_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_KEPT_ROWS", 100)
+
+    async def work() -> None:
+        begun = jobs.Jobs(lambda: datetime.now(UTC))
+        text = "x" * 20 * 1300
+        trials = (Trial(Variant(), Outcome.WARMED, output=text),) * 2
+        now = datetime.now(UTC)
+        run = Run(1, ModelName("net"), "w", WarmReason.MANUAL, now, now, Outcome.WARMED, "h", output="", trials=trials)
+
+        async def warming(_handle: jobs.Handle) -> PrewarmReport:
+            return PrewarmReport((run,))
+
+        ended = [(await begun.wait(begun.start("prewarm", warming).id, 60.0)).id for _ in range(6)]
+        assert [one.id for one in begun.all()] == [ended[5], ended[4], ended[3], ended[2]]
 
     asyncio.run(work())
 
