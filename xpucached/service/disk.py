@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from xpucached.catalog.preselect import store_subtotals
 from xpucached.domain.disk import DiskLine, DiskUse
+from xpucached.processes.cancellation import ended
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from xpucached.domain.names import ModelName
+    from xpucached.domain.stores import ModelCache
     from xpucached.domain.targets import Target
     from xpucached.service.context import Context
     from xpucached.service.evict import Evictor
@@ -32,11 +36,17 @@ class DiskReporter:
         self._prewarmer = prewarmer
         self._evictor = evictor
         self._trash = trash
+        self._planning = asyncio.Lock()
+        """Held as long as there is a plan: anybody who may look may ask for it, often at once, and hang up."""
 
     async def usage(self) -> DiskUse:
         """Return what the stores hold, and what of it could go by the policy."""
-        subtotals = await self._context.read(store_subtotals)
         caches = await self._caches.all()
+        async with self._planning:
+            return await ended(asyncio.ensure_future(self._usage(caches)))
+
+    async def _usage(self, caches: Sequence[ModelCache]) -> DiskUse:
+        subtotals = await self._context.read(store_subtotals)
         plan = await self._evictor.plan(caches=caches)
         models = await self._prewarmer.statuses()
         spaces = await asyncio.to_thread(self._trash.disk_space, held=False)

@@ -24,6 +24,7 @@ from xpucached.planning import diagnosis, verdict
 from xpucached.planning.baselines import baselines
 from xpucached.planning.diagnosis import trusted
 from xpucached.planning.shifts import shifts
+from xpucached.processes.cancellation import to_its_end
 from xpucached.service import program_variables
 from xpucached.service.store_finder import make
 from xpucached.service.survey import runtimes_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Model, ModelStatus
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import IndexedEntry
-    from xpucached.domain.stores import FoundStore
+    from xpucached.domain.stores import FoundStore, Store
     from xpucached.service.context import Context
     from xpucached.service.prewarm import Prewarmer
     from xpucached.service.store_finder import StoreFinder
@@ -55,6 +56,8 @@ class Explainer:
         self._finder = finder
         self._prewarmer = prewarmer
         self._checking = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        """Held by who reads all entries: anybody who may look may ask for it, often at once, and hang up."""
         self._unknown: dict[tuple[str, str], RuntimeCheck] = {}
         self._mapped: dict[ModelName, tuple[str, ...]] = {}
         self._known: dict[str, RuntimeCheck] = {}
@@ -153,15 +156,20 @@ class Explainer:
         )
         return done
 
-    async def beyond(self, status: ModelStatus, entries: Sequence[IndexedEntry] | None = None) -> str:
+    async def beyond(self, status: ModelStatus) -> str:
         """Return what was compiled in a model's store since its proof, by no model's run; see `diagnosis.beyond`."""
+        found = await asyncio.to_thread(self._finder.store_of, status.model)
+        async with self._reading:
+            return await self._beyond(status, found.store)
+
+    async def _beyond(self, status: ModelStatus, store: Store, entries: Sequence[IndexedEntry] | None = None) -> str:
         run = status.run
         if status.warmth is not Warmth.WARM or run is None or run.finished is None:
             return ""
-        found = await asyncio.to_thread(self._finder.store_of, status.model)
-        unclaimed = await self._context.read(unclaimed_entries, found.store, run.finished)
+        read = self._context.catalog.read
+        unclaimed = await to_its_end(read, unclaimed_entries, store, run.finished)
         if unclaimed and entries is None:
-            entries = await self._context.read(all_entries)
+            entries = await to_its_end(read, all_entries)
         return diagnosis.beyond(status, unclaimed, entries or ())
 
     async def diagnose(self, name: ModelName) -> Diagnosis:
@@ -197,23 +205,29 @@ class Explainer:
                 for where in (discovery if place is None else KINDS[place.kind].discovery,)
             )
 
-        entries = await self._context.read(all_entries)
-        return diagnosis.diagnose(
-            status,
-            runtimes=await self.runtimes(model),
-            runs=await self._context.read(newest_runs, name, _HISTORY, outputs=False),
-            store=found.store.root,
-            applications=await asyncio.to_thread(look),
-            entries=entries,
-            beyond=await self.beyond(status, entries),
-            baselines=await self.history(name),
-            shifts=shifts(await self._context.read(newest_runs, name, KEPT, outputs=False)),
-            uid=os.getuid(),
-            option_variables=discovery.OPTION_VARIABLES,
-            gpus=any(one.pci_address for one in self._context.present.seen_by(name).devices),
-            selecting=SELECTING,
-            built_from=built_from,
-        )
+        runtimes = await self.runtimes(model)
+        runs = await self._context.read(newest_runs, name, _HISTORY, outputs=False)
+        applications = await asyncio.to_thread(look)
+        usual = await self.history(name)
+        shifted = shifts(await self._context.read(newest_runs, name, KEPT, outputs=False))
+        async with self._reading:
+            entries = await to_its_end(self._context.catalog.read, all_entries)
+            return diagnosis.diagnose(
+                status,
+                runtimes=runtimes,
+                runs=runs,
+                store=found.store.root,
+                applications=applications,
+                entries=entries,
+                beyond=await self._beyond(status, found.store, entries),
+                baselines=usual,
+                shifts=shifted,
+                uid=os.getuid(),
+                option_variables=discovery.OPTION_VARIABLES,
+                gpus=any(one.pci_address for one in self._context.present.seen_by(name).devices),
+                selecting=SELECTING,
+                built_from=built_from,
+            )
 
     async def history(self, name: ModelName) -> tuple[Baseline, ...]:
         """Return a model's figures over its last runs."""
