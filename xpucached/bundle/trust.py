@@ -25,7 +25,7 @@ from xpucached.bundle.layout import Descriptor, canonical, descriptor, parsed
 from xpucached.bundle.revocations import Revocations, key_folders, text
 from xpucached.domain.bundles import DOMAIN
 from xpucached.errors import BadBundle, MissingExtra, NotFound, RequestError
-from xpucached.printing import quoted
+from xpucached.printing import encodable, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -189,7 +189,7 @@ def trust_store(folders: Iterable[Path]) -> TrustStore:
                 for one in _keys(folder.descriptor, name, names):
                     keys.setdefault(one.hint, one)
             except (OSError, ValueError, RecursionError) as error:
-                ignored.append(f"{folder.path / name}: {error}")
+                ignored.append(encodable(f"{folder.path / name}: {error}"))
     return TrustStore(tuple(keys.values()), known.digests, tuple(ignored), known.doubt)
 
 
@@ -201,7 +201,10 @@ def _keys(folder: int, name: str, names: Sequence[str]) -> Iterator[TrustedKey]:
     beside = f"{name.removesuffix('.pub')}.toml"
     limits = _limits(text(folder, beside)) if beside in names else ((), None)
     begin = "-----BEGIN PUBLIC KEY-----"
-    for part in text(folder, name).split(begin)[1:]:
+    _, *parts = text(folder, name).split(begin)
+    if not parts:
+        raise ValueError("it holds no public key in PEM")
+    for part in parts:
         try:
             key = form.load_pem_public_key((begin + part).encode())
         except UnsupportedAlgorithm as error:
@@ -209,7 +212,7 @@ def _keys(folder: int, name: str, names: Sequence[str]) -> Iterator[TrustedKey]:
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
             raise ValueError("a key in it is not of the curve P-256")  # noqa: TRY004 - what is wrong is the file
         pem = key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
-        yield TrustedKey(name.removesuffix(".pub"), hint_of(key), pem, *limits)
+        yield TrustedKey(encodable(name.removesuffix(".pub")), hint_of(key), pem, *limits)
 
 
 def _limits(text: str) -> tuple[tuple[str, ...], date | None]:
@@ -324,7 +327,7 @@ def _verify(signature: bytes, subjects: Sequence[str], store: TrustStore, device
         envelope, hint = _opened(signature)
         key = next((one for one in store.keys if one.hint == hint), None)
         if key is None:
-            return SignatureVerdict(None, f"its key is not trusted here: {key_digest(hint)}", hint)
+            return SignatureVerdict(None, f"its key is not trusted here: {key_digest(hint)}{_unused(store)}", hint)
         payload = base64.b64decode(messages.text(envelope, "payload", longest=_LARGEST), validate=True)
         (one,) = messages.items(envelope, "signatures", most=1)
         signed = base64.b64decode(messages.text(messages.members(one), "sig", longest=1000), validate=True)
@@ -337,6 +340,14 @@ def _verify(signature: bytes, subjects: Sequence[str], store: TrustStore, device
         return SignatureVerdict(None, "its signature is not of that key, or of something else")
     except (messages.BadMessage, BadBundle, binascii.Error, ValueError) as error:
         return SignatureVerdict(None, f"its signature cannot be read: {error}")
+
+
+def _unused(store: TrustStore) -> str:
+    """Say which file of a key is not used, and why: it may be the one that is missed."""
+    if not store.ignored:
+        return ""
+    more = f" (and {len(store.ignored) - 1} more)" if len(store.ignored) > 1 else ""
+    return f"; not used{more}: {store.ignored[0]}"
 
 
 def _opened(signature: bytes) -> tuple[Mapping[str, Json], str]:

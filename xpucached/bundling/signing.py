@@ -13,6 +13,7 @@ from xpucached.bundle import members, trust
 from xpucached.bundle.revocations import revocations
 from xpucached.domain.bundles import HOST_KEYS, KeyReport
 from xpucached.errors import AlreadyThere, Conflict, DiskError, Revoked
+from xpucached.kinds.table import KINDS
 from xpucached.printing import quoted
 from xpucached.settings import loading
 
@@ -49,8 +50,15 @@ def verdict(bundle: Bundle, member: MemberManifest | None = None) -> trust.Signa
     if not found:
         return trust.SignatureVerdict(None, "it is not signed")
     subjects = [bundle.index.digest, *([] if member is None else [member.manifest.digest])]
-    target = None if member is None else member.facts.target
-    return trust.verify(found, subjects, of_keys(trust.trust_store), None if target is None else target.device)
+    return trust.verify(found, subjects, of_keys(trust.trust_store), None if member is None else _device(member))
+
+
+def _device(member: MemberManifest) -> str | None:
+    """Return what the device of an image is called, with its architecture; None for recipes, which are for any."""
+    if (target := member.facts.target) is None:
+        return None
+    kind = KINDS.get(target.kind)
+    return target.device if kind is None else f"{target.device} {kind.scanner.architecture(target)}"
 
 
 def signed_view(bundle: Bundle) -> BundleView:

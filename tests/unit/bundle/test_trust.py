@@ -194,6 +194,15 @@ def test_where_it_is_not_known_what_is_revoked_no_key_counts(tmp_path: Path) -> 
     assert trust.verify([made], [INDEX], store(tmp_path)).signer is None
 
 
+def test_a_key_is_named_in_unicode_whatever_its_file_is_called(tmp_path: Path) -> None:
+    made = signature(tmp_path, INDEX)
+    latin = tmp_path / os.fsdecode(b"trust.d/\xfc.pub")
+    (tmp_path / "trust.d/release.pub").rename(latin)
+    assert trust.verify([made], [INDEX], store(tmp_path)).signer == "\\udcfc"
+    latin.write_text("none")
+    assert store(tmp_path).ignored[0].encode()
+
+
 def test_limits_that_cannot_be_read_are_no_limits_that_are_missing(tmp_path: Path) -> None:
     signature(tmp_path, INDEX)
     (tmp_path / "trust.d/release.toml").symlink_to(tmp_path / "gone")
