@@ -226,6 +226,15 @@ def test_a_damaged_program_is_compiled_again_where_its_driver_is_here(bench: Ben
     assert bench.verify().findings == ()
 
 
+def test_where_a_stray_file_keeps_an_entry_from_its_place_no_other_entry_is_said_to_be(bench: Bench) -> None:
+    slot = bench.add("-stray")
+    (slot.leaf / "notes").write_text("somebody's")
+    slot.cut(slot.bin, 30)
+    (found,) = bench.verify(fix=True).findings
+    assert found.detail.endswith("not compiled again: something else is in its place")
+    assert [path.name for path in slot.leaf.iterdir()] == ["notes"]
+
+
 def test_what_would_be_done_is_what_is_done_and_says_in_words_why_not_better(bench: Bench) -> None:
     several = spirv("_ZTS1a") + spirv("_ZTS1b")
     slots = [bench.add("-good"), bench.add("-several", image=several), bench.add("-native", image=native(400))]

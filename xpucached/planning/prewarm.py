@@ -223,7 +223,9 @@ def _gone(environment: Target, host: Host) -> str:
 def _rebuilt(coverage: Coverage) -> str:
     if not coverage.inherited:
         return ""
-    return f"; for that {coverage.inherited} entries are there already, of {coverage.entries} that it had"
+    # Entries of a model that were there at no proof were made again, too.
+    of = f", of {coverage.entries} that it had" if coverage.inherited <= coverage.entries else ""
+    return f"; for that {coverage.inherited} entries are there already{of}"
 
 
 def uncached(model: Model, coverage: Coverage | None, host: Host) -> Run | None:

@@ -341,7 +341,7 @@ class _Replacing(_Counted):
         if key == entry.id.key:
             self.done[entry.id] = RepairAction.REBUILD
         else:
-            self.whys[entry.id] = "another one is in its place"
+            self.whys[entry.id] = "something else is in its place"
 
 
 def quarantine(

@@ -220,11 +220,19 @@ def test_where_a_model_caches_in_another_store_now_that_is_said(*, elsewhere: bo
     assert found.detail == (where if elsewhere else "1 of its 4 entries are gone or damaged")
 
 
-def test_what_was_compiled_ahead_for_a_driver_is_told_with_what_is_missing() -> None:
-    known = replace(coverage(run(environments=(OLD,))), inherited=3)
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (3, "3 entries are there already, of 4 that it had"),
+        # Besides those of its proof there were others of its own.
+        (5, "5 entries are there already"),
+    ],
+)
+def test_what_was_compiled_ahead_for_a_driver_is_told_with_what_is_missing(made: int, told: str) -> None:
+    known = replace(coverage(run(environments=(OLD,))), inherited=made)
     found = need(model(), known, host(NEW))
     assert found is not None
-    assert found.detail.endswith(" now has 2; for that 3 entries are there already, of 4 that it had")
+    assert found.detail.endswith(f" now has 2; for that {told}")
 
 
 def test_of_several_drivers_and_devices_that_are_gone_the_first_is_told() -> None:
