@@ -28,7 +28,7 @@ struct control {
     int32_t first;   /* the first of them that does */
     int32_t last;    /* and the last one */
     int32_t count;   /* so many were met */
-    int32_t unused;
+    int32_t block;   /* only what is read at this block of 4 KiB; 0: whatever it is */
     int64_t offset;  /* seconds by which the wall clock is wrong */
     char below[1024];
 };
@@ -62,8 +62,8 @@ static int below(int directory, const char *path) {
 }
 
 /* Nonzero if the call must fail; errno is set. */
-static int meet(int kind, int directory, const char *path) {
-    if (!control || !(control->armed & kind))
+static int meet_at(int kind, int directory, const char *path, off64_t at) {
+    if (!control || !(control->armed & kind) || (control->block && at / 4096 != control->block))
         return 0;
     int before = errno;
     int ours = below(directory, path);
@@ -81,6 +81,8 @@ static int meet(int kind, int directory, const char *path) {
     errno = control->error;
     return 1;
 }
+
+static int meet(int kind, int directory, const char *path) { return meet_at(kind, directory, path, -1); }
 
 #define REAL(name) static __typeof__(&name) real; if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
@@ -142,9 +144,9 @@ int fchmod(int file, mode_t mode) { REAL(fchmod); return meet(CHANGES, file, NUL
 ssize_t read(int file, void *data, size_t size) {
     REAL(read); return meet(READS, file, NULL) ? -1 : real(file, data, size); }
 ssize_t pread(int file, void *data, size_t size, off_t at) {
-    REAL(pread); return meet(READS, file, NULL) ? -1 : real(file, data, size, at); }
+    REAL(pread); return meet_at(READS, file, NULL, at) ? -1 : real(file, data, size, at); }
 ssize_t pread64(int file, void *data, size_t size, off64_t at) {
-    REAL(pread64); return meet(READS, file, NULL) ? -1 : real(file, data, size, at); }
+    REAL(pread64); return meet_at(READS, file, NULL, at) ? -1 : real(file, data, size, at); }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     REAL(clock_gettime);

@@ -41,7 +41,7 @@ class _Control(ctypes.Structure):
         ("first", ctypes.c_int32),
         ("last", ctypes.c_int32),
         ("count", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
+        ("block", ctypes.c_int32),
         ("offset", ctypes.c_int64),
         ("below", ctypes.c_char * 1024),
     )
@@ -68,9 +68,12 @@ class Faults:
         """Kill the program before it makes its ``at``-th change below a directory."""
         self.fail(below, 0, Calls.CHANGES, first=at)
 
-    def fail(self, below: Path, error: int, calls: Calls, *, first: int = 1, last: int = ENDLESS) -> None:
-        """Let these calls fail below a directory."""
+    def fail(
+        self, below: Path, error: int, calls: Calls, *, first: int = 1, last: int = ENDLESS, block: int = 0
+    ) -> None:
+        """Let these calls fail below a directory; with ``block`` only what reads at this one of 4 KiB of a file."""
         self.control.armed = 0
+        self.control.block = block
         self.control.below = os.fsencode(below)
         self.control.error, self.control.first, self.control.last, self.control.count = error, first, last, 0
         self.control.armed = int(calls)
@@ -94,6 +97,11 @@ def build(place: Path) -> Faults:
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", library, SOURCE, "-ldl"], check=True)
     page = place / "faults.page"
     page.write_bytes(bytes(ctypes.sizeof(_Control)))
+    return shared(library, page)
+
+
+def shared(library: Path, page: Path) -> Faults:
+    """Give the handle of what was built, also to a program that runs with it and has itself struck."""
     with page.open("r+b") as file:
         # It lives as long as something points into it; so it is not closed here.
         control = _Control.from_buffer(mmap.mmap(file.fileno(), 0))

@@ -283,7 +283,9 @@ class Catalog:
             if soundness.is_damage(error.__cause__):
                 self._refuse_newer()
                 self._damaged = self._damaged or soundness.proven(error.__cause__)
-                self._look_for_damage()
+                # Whether that is the file's fault or the disk's, `mend` finds out.
+                if not soundness.is_malformed(error.__cause__):
+                    self._look_for_damage()
             raise
         except XpucachedError:
             raise
@@ -292,8 +294,8 @@ class Catalog:
             if soundness.is_damage(error):
                 self._refuse_newer()
             self._damaged = self._damaged or soundness.proven(error)
-            if soundness.is_damage(error) and self._look_for_damage() is not None:
-                self.trouble = opening.damaged_at_work(self.path, self._damaged or "")
+            if soundness.is_damage(error) and (what := self._look_for_damage()) is not None:
+                self.trouble = opening.damaged_at_work(self.path, what)
                 raise self.trouble from error
             raise
 
@@ -317,6 +319,8 @@ class Catalog:
                 with self._engine.connect() as connection, connection.begin():
                     soundness.check(connection, growing=True)
             except soundness.Corrupt as error:
+                if soundness.is_malformed(error.__cause__):
+                    return str(error)
                 self._damaged = str(error)
             except Exception as error:  # noqa: BLE001 - it cannot be told just now
                 log.info("the catalog could not be read to its end: %s", error)

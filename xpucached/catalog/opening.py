@@ -140,7 +140,7 @@ def bring_up(path: Path) -> None:
     """Migrate a catalog that is sound, or make it.  Raises `CatalogError`."""
     with refusing(path):
         _prepare(path)
-        _inspect(path, whole=True)
+        _inspect(path, whole=False)
         _migrated(path).dispose()
 
 
@@ -165,12 +165,13 @@ def connect(path: Path, *, whole: bool = False, damaged: str | None = None, gues
     with refusing(path):
         # What was made since one was set aside may be whole.
         if setting_aside.unread(path, guest=guest) or damaged is None:
-            try:
-                return _open(path, whole=whole, guest=guest)
-            except Exception as error:
-                if guest or not soundness.is_damage(error):
-                    raise
-                damaged = soundness.describe(error)
+            for again in (False, True):
+                try:
+                    return _open(path, whole=whole, guest=guest, again=again)
+                except Exception as error:
+                    if guest or not soundness.is_damage(error):
+                        raise
+                    damaged = soundness.describe(error)
         aside = setting_aside.set_aside(path, setting_aside.CORRUPT)
         rebuilt = Rebuilt(f"the catalog was corrupt ({damaged}): set aside as {aside}, a new one was made", aside)
         log.warning("catalog is corrupt, set aside: %s: %s", aside, damaged)
@@ -180,8 +181,11 @@ def connect(path: Path, *, whole: bool = False, damaged: str | None = None, gues
             raise CatalogError(f"the new catalog is corrupt at once: {path}: {error}", hint=_HINT) from error
 
 
-def _open(path: Path, *, whole: bool, guest: bool = False) -> Opened:
+def _open(path: Path, *, whole: bool, guest: bool = False, again: bool = False) -> Opened:
     _prepare(path)
+    if again:
+        with suppress(Corrupt), _settled(path) as look:
+            soundness.see_that_it_is_given(look)
     examined = _inspect(path, whole=whole, guest=guest)
     engine = _migrated(path)
     try:
@@ -239,10 +243,11 @@ def _prepare(path: Path) -> None:
 
 
 def _inspect(path: Path, *, whole: bool, guest: bool = False) -> bool:
-    """Look at a file without changing a byte of it; tell whether all of it was read.
+    """Look at a file without changing a byte of it; tell whether all of it was read.  ``whole`` takes much longer.
 
     Raises `Corrupt`, or `CatalogError` if a newer version wrote it; to a ``guest`` also if an older one did, or may.
     """
+    how = "integrity_check" if whole else "quick_check"
     whole = whole or path.stat().st_size <= LARGE
     with _settled(path) as look:
         names = {str(name) for (name,) in look.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -252,7 +257,7 @@ def _inspect(path: Path, *, whole: bool, guest: bool = False) -> bool:
         else:
             revisions = []
         if whole:
-            _quick_check(look)
+            _check(look, how=how)
         if not names:
             if guest:
                 raise CatalogError(f"nothing is in this catalog yet: {path}", hint=_OLDER_HINT)
@@ -265,11 +270,11 @@ def _inspect(path: Path, *, whole: bool, guest: bool = False) -> bool:
                 raise CatalogError(message, hint=_OLDER_HINT)
             if not whole:
                 # A migration reads and writes every row: what it is given has to be sound.
-                _quick_check(look)
+                _check(look)
             return True
         if not whole:
             for name in sorted(names - soundness.GROWING):
-                _quick_check(look, name)
+                _check(look, name)
         return whole
 
 
@@ -323,7 +328,7 @@ def examining(path: Path, how: str = "") -> Iterator[sqlite3.Connection]:
 def examine(look: sqlite3.Connection) -> bool:
     """Read the whole file, however long it takes; False if the connection was interrupted.  Raises `Corrupt`."""
     try:
-        _quick_check(look)
+        _check(look)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
@@ -331,10 +336,10 @@ def examine(look: sqlite3.Connection) -> bool:
     return True
 
 
-def _quick_check(look: sqlite3.Connection, table: str | None = None) -> None:
+def _check(look: sqlite3.Connection, table: str | None = None, how: str = "quick_check") -> None:
     """Examine all tables and the indexes' order, or one."""
     only = "1" if table is None else "'{}'".format(table.replace("'", "''"))
-    verdict: str = look.execute(f"PRAGMA quick_check({only})").fetchone()[0]
+    verdict: str = look.execute(f"PRAGMA {how}({only})").fetchone()[0]
     if verdict != "ok":
         raise Corrupt(verdict)
 

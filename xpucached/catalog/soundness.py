@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import re
 import sqlite3
 from typing import TYPE_CHECKING, Final
@@ -88,6 +89,9 @@ _OF_THE_SCHEMA: Final = re.compile(
     r"|foreign key mismatch"
 )
 
+_NOT_GIVEN: Final = re.compile(r"unable to get the page\. error code=(\d+)|failed to get page")
+"""What a check of the database says of a page that it did not get, with the reason."""
+
 _OF_THE_FILE: Final = frozenset({errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
 
 
@@ -115,8 +119,8 @@ def is_damage(error: BaseException | None) -> bool:
 def proven(error: BaseException | None) -> str | None:
     """Return what an error proves to be wrong with the file, however sound it looks; None if it proves nothing.
 
-    A quick check passes an index that does not fit its table.  And our statements fit our schema: one that does not
-    even compile met another one.  Text that is no UTF-8 nobody of ours wrote.
+    Our statements fit our schema: one that does not even compile met another one.  Text that is no UTF-8 nobody of ours
+    wrote.
     """
     if isinstance(error, sa.exc.DBAPIError):
         error = error.orig
@@ -126,9 +130,25 @@ def proven(error: BaseException | None) -> str | None:
     if not isinstance(error, sqlite3.Error):
         return None
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code == sqlite3.SQLITE_NOTADB:
         return describe(error)
     return describe(error) if code in (0, sqlite3.SQLITE_ERROR) and _OF_THE_SCHEMA.search(str(error)) else None
+
+
+def is_malformed(error: BaseException | None) -> bool:
+    """Return whether the database calls a file malformed: so it does also where a disk could not be read (EIO)."""
+    if isinstance(error, sa.exc.DBAPIError):
+        error = error.orig
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
+
+
+def see_that_it_is_given(look: sqlite3.Connection) -> None:
+    """Raise OSError if the disk does not give all of a file, which the database calls malformed, too (EIO)."""
+    # All pages are asked for, also where those cannot be read that tell which tables there are.
+    look.execute("PRAGMA writable_schema = ON")
+    found = _NOT_GIVEN.search(look.execute("PRAGMA quick_check(1)").fetchone()[0])
+    if found is not None and (found[1] is None or int(found[1]) & 0xFF in _PASSING_CODES):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def check(connection: sa.Connection, *, growing: bool) -> None:

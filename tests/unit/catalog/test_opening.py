@@ -210,7 +210,7 @@ def test_a_large_file_is_not_read_whole_unless_it_is_to_be(
 ) -> None:
     monkeypatch.setattr(opening, "LARGE", size)
     checked: list[str | None] = []
-    monkeypatch.setattr(opening, "_quick_check", lambda _, table=None: checked.append(table))
+    monkeypatch.setattr(opening, "_check", lambda _, table=None, **_how: checked.append(table))
     assert opening._inspect(path, whole=whole) is read
     assert (checked == [None]) is read
     assert ("models" in checked, "entries" in checked) == (not read, False)

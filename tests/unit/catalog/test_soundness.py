@@ -203,8 +203,8 @@ def failed(code: int, words: str = "it failed") -> sqlite3.Error:
 @pytest.mark.parametrize(
     ("error", "damage", "proof"),
     [
-        (failed(sqlite3.SQLITE_CORRUPT), True, True),
-        (failed(sqlite3.SQLITE_CORRUPT_INDEX), True, True),
+        (failed(sqlite3.SQLITE_CORRUPT), True, False),
+        (failed(sqlite3.SQLITE_CORRUPT_INDEX), True, False),
         (failed(sqlite3.SQLITE_NOTADB), True, True),
         (failed(sqlite3.SQLITE_ERROR), True, False),
         (failed(sqlite3.SQLITE_ERROR, "no such table: entries"), True, True),
@@ -215,7 +215,7 @@ def failed(code: int, words: str = "it failed") -> sqlite3.Error:
         (failed(sqlite3.SQLITE_IOERR_READ), False, False),
         (failed(sqlite3.SQLITE_BUSY_SNAPSHOT), False, False),
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), True, True),
-        (sa.exc.OperationalError("SELECT", {}, failed(sqlite3.SQLITE_CORRUPT)), True, True),
+        (sa.exc.OperationalError("SELECT", {}, failed(sqlite3.SQLITE_CORRUPT)), True, False),
         (sa.exc.OperationalError("SELECT", {}, failed(sqlite3.SQLITE_BUSY)), False, False),
         (OSError(errno.EISDIR, "x"), True, False),
         (OSError(errno.EPERM, "x"), True, False),
