@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 from contextlib import closing
@@ -39,7 +40,7 @@ from xpucached.domain.bundles import (
     PushBundle,
     RegistryAccess,
 )
-from xpucached.errors import RequestError
+from xpucached.errors import RequestError, RunFailed
 from xpucached.registry import retrying
 
 if TYPE_CHECKING:
@@ -139,6 +140,22 @@ def test_only_what_was_fetched_goes(home: Path, tmp_path: Path, monkeypatch: pyt
     config.write_text(text, encoding="utf-8")
     fetched(status=1)
     assert {path.name for path in (tmp_path / "folder").iterdir()} == {*names[:3]}
+
+
+def test_who_fetches_and_wants_names_alone_hears_why_there_are_none(home: Path, tmp_path: Path) -> None:
+    """As the unit does at boot: the reason has to stand in the journal."""
+    _, own, key = registries.certificate(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(own, key)
+    config = home / ".config/xpucached/xpucached.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    with registries.small("localhost", tls=tls) as registry:
+        place = f"{registry.host}/app:v1"
+        config.write_text(f"[bundles]\npull = ['{place}']\nfolder = '{tmp_path / 'folder'}'\n", encoding="utf-8")
+        command = [sys.executable, "-m", "xpucached.cli", "--user", "--quiet", "bundle", "fetch"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert (done.returncode, done.stdout.strip()) == (RunFailed.exit, "")
+    assert done.stderr.startswith(f"xpucachectl: {place}: the certificate of localhost is not trusted")
 
 
 @pytest.mark.runtime

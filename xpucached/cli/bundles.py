@@ -178,6 +178,10 @@ def run(options: Namespace) -> int:
         print(codec.dumps({"api": VERSION, "data": data}).decode("ascii"))
     elif options.quiet:
         print(bundles.names(report))
+        # Who wants names alone, as the unit that fetches at boot does, has to hear all the same why there are none.
+        for one in report.bundles if isinstance(report, FetchReport) else ():
+            if one.error:
+                print(f"xpucachectl: {plain(one.reference)}: {plain(one.error)}", file=sys.stderr)
     else:
         print(hints.aimed(bundles.report(report, terminal.style(options)), "", os.environ))
     _tell_daemon(options, came)
