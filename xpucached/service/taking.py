@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 _FILES: Final = 1000
 """Files of a bundle that are looked at; one has a few for each of its members."""
 _MOST: Final = 64
-"""Bundles in the folder that are looked at."""
+"""Bundles in the folder that are taken in."""
+_NAMES: Final = 4096
+"""Names in the folder that are looked at: others may be able to write there."""
 _LARGEST: Final = 64 << 20
 _TURN: Final = 60.0
 """Seconds after which no further program or recipe of a bundle is begun before others had their turn."""
@@ -108,7 +110,9 @@ class BundleTaker:
             return
         trusted = await asyncio.to_thread(self.trusted)
         try:
-            found = await asyncio.to_thread(deadlines.ask, bundles.folder, functools.partial(_lying, bundles.folder))
+            found, passed = await asyncio.to_thread(
+                deadlines.ask, bundles.folder, functools.partial(_lying, bundles.folder)
+            )
         except OSError as error:
             silent = isinstance(error, TimeoutError)
             why = "its file system does not answer" if silent else f"it cannot be read: {error.strerror}"
@@ -128,6 +132,9 @@ class BundleTaker:
         self._looks = True
         self._retry = min((one.at for one in self._refused), default=math.inf)
         self._tell()
+        if passed:
+            message = f"{bundles.folder}: {passed} more lie there than are looked at, which are {_MOST} bundles"
+            raise XpucachedError(message, hint="remove what nobody needs there; the first of the names are taken in")
 
     def _tell(self) -> None:
         """Raise why something is not taken in, and what passes first."""
@@ -207,8 +214,8 @@ def _state_of(folder: Path) -> tuple[object, ...]:
         return (error.errno,)
 
 
-def _lying(folder: Path) -> dict[tuple[object, ...], Path]:
-    """Return the bundles in a folder, and what tells each from others under its name.
+def _lying(folder: Path) -> tuple[dict[tuple[object, ...], Path], int]:
+    """Return the bundles in a folder, by what tells each from others under its name, and how many are too many.
 
     Raises `OSError` where a folder is there and cannot be read.
     """
@@ -216,21 +223,27 @@ def _lying(folder: Path) -> dict[tuple[object, ...], Path]:
     try:
         with os.scandir(folder) as entries:
             named = (one.name for one in entries if not one.name.startswith(".") and one.name != "lost+found")
-            names = sorted(named)[:_MOST]
+            names = sorted(named)
     except FileNotFoundError:
-        return {}  # nobody fetches any
-    for name in names:
+        return {}, 0  # nobody fetches any
+    passed = len(names[_NAMES:])
+    for name in names[:_NAMES]:
         try:
-            status = _first(folder / name)
+            status: os.stat_result | None = _first(folder / name)
         except PermissionError:
             # Whoever takes it in is told what is closed.
-            found[name, 0, 0] = folder / name
-            continue
+            status = None
         except OSError:
+            continue
+        if len(found) == _MOST:
+            passed += 1
+            continue
+        if status is None:
+            found[name, 0, 0] = folder / name
             continue
         now = status.st_ino, status.st_mtime_ns, status.st_size
         found[name, *now, *_grown(folder / name / "blobs/sha256")] = folder / name
-    return found
+    return found, passed
 
 
 def _first(bundle: Path) -> os.stat_result:

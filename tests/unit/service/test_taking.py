@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from tests.support import bundles as made
 from tests.support import users
 from xpucached import codec, deadlines
 from xpucached.bundle.revocations import state_of
@@ -244,24 +245,49 @@ def test_bundles_whose_program_cannot_be_started_now_are_tried_again(
     assert (len(asked), taker.again) == (2, 60.0)
 
 
+def lying(folder: Path) -> dict[tuple[object, ...], Path]:
+    found, passed = taking._lying(folder)
+    assert not passed
+    return found
+
+
+def test_what_is_no_bundle_hides_none_and_of_those_that_are_too_many_it_is_told(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"{number:03}").mkdir()
+    made.write(tmp_path / "app", made.layout())
+    assert [*lying(tmp_path).values()] == [tmp_path / "app"]
+    for number in range(70):
+        (tmp_path / f"{number:03}/index.json").touch()
+    found, passed = taking._lying(tmp_path)
+    assert (len(found), passed) == (64, 7)
+    taker, _ = taker_of(tmp_path)
+    taker._take = nothing  # type: ignore[assignment, method-assign]
+    with pytest.raises(XpucachedError, match=": 7 more lie there than are looked at, which are 64 bundles"):
+        asyncio.run(taker.take())
+
+
+async def nothing(_path: Path, _first: int) -> int | None:
+    return None
+
+
 def test_a_bundle_that_is_still_being_copied_is_another_one_when_it_is_whole(tmp_path: Path) -> None:
     blobs = tmp_path / "bundle/blobs/sha256"
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle/index.json").touch()
-    seen = [*taking._lying(tmp_path)]
+    seen = [*lying(tmp_path)]
     blobs.mkdir(parents=True)
     for text in ("", "half", "half and half"):
         (blobs / "77").write_text(text)
-        seen += taking._lying(tmp_path)
+        seen += lying(tmp_path)
     assert len({*seen}) == 4
-    assert [*taking._lying(tmp_path)] == seen[-1:]
+    assert [*lying(tmp_path)] == seen[-1:]
 
 
 def test_a_bundle_whose_directory_is_closed_is_told_of(tmp_path: Path) -> None:
     for name in ("closed", "lost+found", "none"):
         (tmp_path / name).mkdir(0o000 if name != "none" else 0o700)
     with users.mere_user():
-        assert [*taking._lying(tmp_path).values()] == [tmp_path / "closed"]
+        assert [*lying(tmp_path).values()] == [tmp_path / "closed"]
 
 
 def test_a_bundle_in_a_tar_file_is_taken_as_well(tmp_path: Path) -> None:
@@ -269,10 +295,10 @@ def test_a_bundle_in_a_tar_file_is_taken_as_well(tmp_path: Path) -> None:
         (tmp_path / name).write_text("half")
     (tmp_path / "link.tar").symlink_to("app.tar")
     os.mkfifo(tmp_path / "pipe.tar")
-    (half,) = taking._lying(tmp_path).items()
+    (half,) = lying(tmp_path).items()
     assert half[1] == tmp_path / "app.tar"
     (tmp_path / "app.tar").write_text("half and half")
-    (whole,) = taking._lying(tmp_path).items()
+    (whole,) = lying(tmp_path).items()
     assert whole != half
 
 
