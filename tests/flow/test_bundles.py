@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests import REPOSITORY
+from tests.support import bundles
+from tests.support.builders import native
 from xpucached.bundle import members
 from xpucached.bundling.__main__ import carry_out
 from xpucached.bundling.inspecting import check, programs
@@ -35,7 +38,7 @@ from xpucached.domain.bundles import (
     ReplayBundle,
 )
 from xpucached.domain.imports import EntriesCame, together
-from xpucached.errors import BadBundle, Conflict, Unsigned, XpucachedError
+from xpucached.errors import BadBundle, Conflict, DiskError, Unsigned, XpucachedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -329,6 +332,25 @@ def test_programs_find_what_a_read_only_store_has_and_write_above_it(
     assert (told.count("using cached device binary"), told.count("has been cached")) == (len(KERNELS), 1)
     assert content(store) == before
     assert len(list((tmp_path / "upper").glob("*/*/*/*/0.bin"))) == 1
+
+
+def test_who_finds_no_room_hears_where_to_make_some(home: Path, tmp_path: Path) -> None:
+    for number in range(40):
+        path, _, source = bundles.leaf(f"_ZTS{number}")
+        leaf = tmp_path / "store" / path
+        leaf.mkdir(parents=True)
+        program = native(3000) + os.urandom(3000)
+        (leaf / "0.bin").write_bytes(struct.pack("<QQ", 1, len(program)) + program)
+        (leaf / "0.src").write_bytes(source)
+    command = [*CTL, "bundle", "export", str(tmp_path / "bundle"), "--store", str(tmp_path / "store")]
+    # What a file may have: a disk that is full cannot be had everywhere.
+    limited = ["/bin/sh", "-c", 'ulimit -f 50; trap "" XFSZ; exec "$@"', "sh", *command]
+    done = subprocess.run(limited, env=os.environ | {"HOME": str(home)}, capture_output=True, text=True, check=False)
+    assert done.returncode == DiskError.exit
+    said, hint = done.stderr.strip().splitlines()[-2:]
+    assert said == "xpucachectl: what is made does not find room: File too large"
+    assert hint == "hint: make room where it goes, and where it lies meanwhile: TMPDIR, or /tmp"
+    assert not (tmp_path / "bundle").exists()
 
 
 @pytest.mark.parametrize("room", ["daemon.user_daemon", "daemon.host_daemon", "cli.program", "watchd.__main__"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import os
 import sys
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 64 << 20
 """Bytes of an order; some of standard input are six where they are JSON."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OBJECTS: Final = 50_000
 """So many are made before those that hold each other are looked for: each entry makes some that stay."""
 
@@ -135,8 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 case _:
                     say({"report": carry_out(order, progress, tell)})
         except OSError as error:
-            refused = DiskError(str(error))
-            say({"error": {"code": refused.code, "message": refused.message, "hint": ""}})
+            message, hint = str(error), ""
+            if error.errno in _FULL and error.filename is None:
+                message = f"what is made does not find room: {error.strerror}"
+                hint = "make room where it goes, and where it lies meanwhile: TMPDIR, or /tmp"
+            say({"error": {"code": DiskError.code, "message": message, "hint": hint}})
         except XpucachedError as error:
             say({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
     return 0
