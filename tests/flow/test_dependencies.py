@@ -1723,6 +1723,37 @@ def test_a_run_that_ends_while_models_are_looked_at_is_told_as_no_change(
         assert [one.changes for one in proofs.coverage(context.present)] == [(), ()]
 
 
+def test_what_changes_behind_a_look_that_goes_on_is_told_to_who_has_it_compared_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for that was forgotten when the other one's look ended: what it had found held on."""
+    monkeypatch.setattr("xpucached.service.proofs._FRESH", 3600.0)
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+        for name in ("first", "second"):
+            (tmp_path / name).touch()
+            model = Model(ModelName(name), workload(tmp_path, "/bin/true", name))
+            catalog.write(add_model, model)
+            run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
+            needs = proven(model.workload)
+            catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW, needs=needs)
+        context = Context(loading.load(None, user=True, environ=os.environ), catalog, {}, clock)
+        proofs = ProofKeeper(context, StoreFinder(context))
+        compare = proofs._comparer.compare
+
+        def compared(needs: tuple[Dependency, ...], directory: str) -> object:
+            found = compare(needs, directory)
+            # The first one's files were looked at, and the second one's are to be.
+            monkeypatch.setattr(proofs._comparer, "compare", compare)
+            (tmp_path / "first").write_text("edited")
+            proofs.look_again()
+            return found
+
+        monkeypatch.setattr(proofs._comparer, "compare", compared)
+        assert [len(one.changes) for one in proofs.coverage(context.present)] == [0, 0]
+        for _ in range(2):
+            assert [len(one.changes) for one in proofs.coverage(context.present)] == [1, 0]
+
+
 def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

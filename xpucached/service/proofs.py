@@ -74,6 +74,8 @@ class ProofKeeper:
         self._found: dict[int, tuple[str, ...]] = {}
         self._stuck: dict[int, threading.Thread] = {}
         self._fresh_until = 0.0
+        self._asked = 0  #: so often was it said that what is known holds no longer …
+        self._heard = 0  #: … and so often had it been when the last look began
         self._looking = threading.Lock()
 
     # -- when a model is proven ---------------------------------------------------------------------------------------
@@ -166,18 +168,17 @@ class ProofKeeper:
         places = self._finder.places_of(self._catalog.read(all_models))
         found = [applicable(one, present.seen_by(one.model)) for one in self._catalog.read(model_coverage, places)]
         with self._looking:
-            began = time.monotonic()
-            if began >= self._fresh_until or any(
-                one.good is not None and one.good.id not in self._found for one in found
-            ):
+            began, asked = time.monotonic(), self._asked
+            stale = asked != self._heard or began >= self._fresh_until
+            if stale or any(one.good is not None and one.good.id not in self._found for one in found):
                 self._look(found)
-                ended = time.monotonic()
+                ended, self._heard = time.monotonic(), asked
                 self._fresh_until = ended + max(_FRESH, min(_SHARE * (ended - began), _LONGEST))
             return tuple(self._told(one) for one in found)
 
     def look_again(self) -> None:
-        """Compare anew when somebody asks next: what was proven may be gone."""
-        self._fresh_until = 0.0
+        """Compare anew when somebody asks next, also if a look goes on now: what was proven may be gone."""
+        self._asked += 1
 
     def _told(self, coverage: Coverage) -> Coverage:
         good = coverage.good
