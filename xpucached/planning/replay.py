@@ -289,7 +289,7 @@ def _outdated(
     outdated: set[tuple[Tail, tuple[str, ...]]] = set()
     for group in alike.values():
         newest = max(built for _, built, _ in group)
-        outdated.update(place for place, _, used in group if used + _OUTDATED < newest)
+        outdated.update(place for place, _, used in group if newest - used > _OUTDATED)
     return outdated
 
 

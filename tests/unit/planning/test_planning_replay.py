@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -429,6 +430,12 @@ def test_what_makes_a_newer_build(newer: IndexedEntry, *, goes: bool) -> None:
 
     assert ("1" in names(plan)) is not goes
     assert (NoRecipe.SUPERSEDED in plan.skipped) is goes
+
+
+def test_what_was_used_on_the_calendar_s_last_day_ends_no_replay() -> None:
+    """A file may have any time of access: a day after that there is no time."""
+    ahead = replace(indexed("1", created=90, kernels=BOTH), last_used=datetime.max.replace(tzinfo=UTC))
+    assert names(planned(ahead, indexed("2", created=3, kernels=BOTH))) == ["1", "2"]
 
 
 def test_what_has_no_kernels_is_no_build_of_another() -> None:
