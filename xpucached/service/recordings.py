@@ -121,7 +121,9 @@ class RunEnds:
             with contextlib.suppress(CatalogError):
                 with contextlib.suppress(NotFound):
                     write()
-                self._waiting.pop(model, None)
+                # One that had to wait meanwhile stays.
+                if self._waiting.get(model) is write:
+                    self._waiting.pop(model, None)
 
 
 def why_untold(stores: Sequence[FoundStore], directory: Path) -> str:

@@ -34,6 +34,9 @@ from xpucached.service import compare, explain, recordings
 from xpucached.service.recordings import never_twice, with_left
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xpucached.domain.models import Run
     from xpucached.domain.targets import Target
     from xpucached.service.context import Context
     from xpucached.service.prewarm import Prewarmer
@@ -118,6 +121,31 @@ def test_a_run_is_finished_that_began_while_a_device_was_asked_for(home: Path, *
         with pytest.raises(NotFound) if another else nullcontext():
             ends.note(run, lambda: catalog.write(finish_run, *told))
         assert catalog.read(find_run, run.id).outcome is (None if another else Outcome.WARMED)
+
+
+def test_an_end_that_has_to_wait_while_an_earlier_one_is_written_is_written_later(home: Path) -> None:
+    model = Model(ModelName("net"), Workload(("/bin/true",), home, {}, 60.0), home / "store")
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        catalog.write(add_model, model)
+        first, second = (catalog.write(begin_run, model, WarmReason.NEVER, "host", NOW) for _ in range(2))
+        ends = recordings.RunEnds(catalog)
+
+        def finish(run: Run, before: Iterator[Callable[[], object]]) -> Run:
+            next(before)()
+            return catalog.write(finish_run, run.id, Outcome.WARMED, (), Attribution(), (), "", "", NOW)
+
+        def wait() -> None:
+            turns: Iterator[Callable[[], object]] = iter((full, lambda: None))
+            with pytest.raises(CatalogError):
+                ends.note(second, lambda: finish(second, turns))
+
+        turns: Iterator[Callable[[], object]] = iter((full, wait))
+        with pytest.raises(CatalogError):
+            ends.note(first, lambda: finish(first, turns))
+        for outcome in (None, Outcome.WARMED):
+            ends.catch_up()
+            found = [catalog.read(find_run, one.id).outcome for one in (first, second)]
+            assert found == [Outcome.WARMED, outcome]
 
 
 def full(*_: object) -> NoReturn:
