@@ -755,21 +755,25 @@ def test_a_package_that_is_installed_to_be_edited_counts_by_its_modules(tmp_path
     }
 
 
-@pytest.mark.parametrize("goes", ["cd srv; ", "cd srv && ", "pushd ./srv >/dev/null\n", "cd . && cd srv && "])
+@pytest.mark.parametrize("goes", ["cd srv; ", "cd srv && ", "pushd ./srv >/dev/null\n", "cd top && cd ../srv; cd . ; "])
 def test_of_where_a_shell_goes_only_what_is_named_counts(tmp_path: Path, goes: str) -> None:
     place = tmp_path / "srv"
-    (place / "logs").mkdir(parents=True)
-    for name in ("main.py", "helper.py", "tool.py", "conf.yaml", "logs/access"):
+    given = "main.py helper.py app.py tool/__main__.py conf.yaml logs/access ../top/any ../conf.yaml"
+    for name in given.split():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).touch()
     (place / "main.py").write_text("import helper\n")
-    of = workload(tmp_path, "/bin/bash", "-c", f"{goes}python3 -m tool; exec python3 main.py --config=conf.yaml")
-    assert {path: role for path, role in named(of).items() if path.startswith("srv")} == {
+    text = f"{goes}python3 -m tool; uvicorn app:main; exec python3 main.py --config=conf.yaml"
+    of = workload(tmp_path, "/bin/bash", "-c", text)
+    assert {path: role for path, role in named(of).items() if not path.startswith("/")} == {
         "srv/main.py": Role.SCRIPT,
         "srv/helper.py": Role.MODULE,
-        "srv/tool.py": Role.MODULE,
+        "srv/app.py": Role.MODULE,
+        "srv/tool/__main__.py": Role.MODULE,
         "srv/conf.yaml": Role.ARGUMENT,
+        "conf.yaml": Role.ARGUMENT,
     }
-    (tmp_path / "run.sh").write_text(f"{goes}python3 -m tool; exec python3 main.py --config=conf.yaml\n")
+    (tmp_path / "run.sh").write_text(f"{text}\n")
     assert "srv/logs/access" not in named(workload(tmp_path, "bash", "run.sh"))
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests import INSTANCE
 from xpucached.domain.models import Workload
 from xpucached.domain.workloads import RunSpec
+from xpucached.processes.module_record import recording
 from xpucached.processes.output import Trace
 from xpucached.processes.results import RunResult
 from xpucached.processes.runs import LIBEXEC
@@ -67,6 +68,16 @@ LOADED = {
     """,
     "a program that ends itself": "import os, pk.inner; os._exit(0)",
     "a program that closes all": "import os; os.closerange(3, 1024); import pk.inner",
+    "a program that puts others in the places of functions": """
+        import os; from unittest import mock
+        with mock.patch("os.path.exists", return_value=False), mock.patch("os.open"), mock.patch("os.close"):
+            import pk.inner
+    """,
+    "a program that allows no record after that of a module": """
+        import sys, pk.inner
+        sys.addaudithook(lambda event, of: 1 / 0 if event == "open" and str(of[0]).endswith("record") else None)
+        import net
+    """,
     "a thread": "import threading as t; one = t.Thread(target=__import__, args=['pk.inner']); one.start(); one.join()",
 }
 
@@ -127,6 +138,9 @@ LOOKS = "import os, sys; print(sys.path, os.listdir(os.environ['TMPDIR']))"
         ("/one", f"PYTHONPATH=/two:$PYTHONPATH exec {PYTHON} app/looks.py"),
         ("", f"PYTHONPATH=/two${{PYTHONPATH:+}} exec {PYTHON} app/looks.py"),
         ("", f"PYTHONPATH+=/two exec {PYTHON} app/looks.py"),
+        ("", f"PYTHONPATH+=two exec {PYTHON} app/looks.py"),
+        ("", f"PYTHONPATH=$PYTHONPATH:$PWD exec {PYTHON} app/looks.py"),
+        ("", f"PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}$PWD exec {PYTHON} app/looks.py"),
         ("", f"cd app; PYTHONPATH+=$PWD exec {PYTHON} -P looks.py"),
         ("/one", f"PYTHONPATH+=two exec {PYTHON} app/looks.py"),
         ("", f"exec {PYTHON} -I app/looks.py"),
@@ -146,8 +160,31 @@ def test_a_program_finds_all_as_it_would_be(place: Path, given: str, script: str
         text=True,
     )
     done = ran(place, "/bin/bash", "-c", script, **variables)
-    ours, theirs = (text.replace(f"'{place}', ", "") for text in (done.output, alone.stdout))
-    assert ours.strip().splitlines()[-1] == theirs.strip()
+    assert done.output.strip().splitlines()[-1] == alone.stdout.strip()
+
+
+def test_where_it_is_not_started_nothing_of_where_the_program_works_is_imported(place: Path) -> None:
+    (place / "json.py").write_text("raise SystemExit(1)\n")
+    (place / "app/main.py").write_text("import json\n")
+    ran(place, sys.executable, "-S", "app/main.py")
+    (place / "lib/sitecustomize.py").touch()
+    ran(place, "/bin/bash", "-c", f"PYTHONPATH={place}/lib:$PYTHONPATH {PYTHON} app/main.py")
+
+
+def test_however_much_is_installed_and_however_many_run_the_same_what_is_its_own_is_known(place: Path) -> None:
+    (place / "app/main.py").write_text(
+        "import os, subprocess, sys\n"
+        "for number in range(5000):\n"
+        "    exec(compile('', f'<{number}>', 'exec'))\n"
+        "    exec(compile('', f'/x/site-packages/{number}.py', 'exec'))\n"
+        "for number in range(5):\n"
+        "    subprocess.run([sys.executable, 'app/net.py'], check=True)\n"
+        "import net\n"
+    )
+    with recording("xpucached-test-", os.environ) as record:
+        subprocess.run([sys.executable, "app/main.py"], cwd=place, env={**os.environ, **record.variables}, check=True)
+        assert record.read() == (f"{place}/app/main.py", f"{place}/app/net.py")
+        assert os.pread(record._descriptor, 1 << 20, 0).count(b"\n") == 3
 
 
 def test_what_an_unset_variable_would_add_can_be_imported(place: Path) -> None:
@@ -179,7 +216,7 @@ def test_what_such_a_file_raises_is_said_as_it_would_be(place: Path) -> None:
 def test_a_program_that_writes_there_what_it_likes_does_no_harm(place: Path) -> None:
     (place / "app/main.py").write_text(
         "import os\n"
-        "record = os.environ['PYTHONPATH'].rstrip(':') + '/record'\n"
+        "record = os.environ['PYTHONPATH'].partition(':')[0] + '/record'\n"
         "with open(record, 'ab') as file:\n"
         "    file.write(b'relative\\n/\\xff\\n/nul\\0\\n' + b'/x' * 3000 + b'\\n/said/by/it\\n' + b'\\n' * (1 << 20))\n"
         "os.unlink(record); os.mkfifo(record)\n"

@@ -148,7 +148,6 @@ class Needs(Modules):
         while ahead and seen < shell_words.MOST:
             word = ahead.popleft()
             seen += 1
-            word = self._there(word)
             self._search_by(word if not self._in_script else "", self._directory)
             name = os.path.basename(word)
             if word.partition("=")[0] in _SERVES_FROM:
@@ -167,7 +166,7 @@ class Needs(Modules):
                 ahead.extendleft(self._meant(one, self._directory) for one in reversed(shell_words.of_command(word)))
             elif PYTHON.match(name) or name in shell_words.SHELLS:
                 python, shell, text = bool(PYTHON.match(name)), name in shell_words.SHELLS, False
-                if (found := self._which(word)) is not None:
+                for found in filter(None, map(self._which, self._there(word) if "/" in word else [word])):
                     self._program(found, 0)
             elif python and word.startswith("-"):
                 after = word if word in python_packages.WITH_VALUE else None
@@ -180,29 +179,30 @@ class Needs(Modules):
             elif inside and word in {".", "source", "cd", "pushd"} and not python and ahead:
                 self._shell_goes(word, ahead)
             else:
-                self._file(word, python=python, shell=shell, started=not python and (inside or not shell))
+                self._files(word, python=python, shell=shell, started=not python and (inside or not shell))
                 python = shell = False
 
     def _shell_goes(self, word: str, ahead: deque[str]) -> None:
         """Note the file that a shell reads as its own, or the directory to which it goes."""
         if word in {".", "source"}:
-            self._named_script(self._there(ahead[0]), python=False, lists=False)
+            for one in self._there(ahead[0]):
+                self._named_script(one, python=False, lists=False)
             return
         # Where the program works what it writes cannot be told from what it needs.
-        place = plain(self._there(os.path.join(self._directory, ahead.popleft())))
-        if len(self._gone) < MOST_ROOTS and os.path.isdir(place):
-            self._gone.append(place)
+        for one in self._there(ahead.popleft()):
+            place = plain(os.path.join(self._directory, one))
+            if len(self._gone) < MOST_ROOTS and place not in self._gone and os.path.isdir(place):
+                self._gone.append(place)
 
-    def _there(self, word: str) -> str:
-        """Return a word, or its part behind ``=``, by where a shell went, if that names something there only."""
+    def _there(self, word: str) -> list[str]:
+        """Return a word, and what it, or its part behind ``=``, names where a shell went."""
         name, equals, text = word.partition("=") if "=" in word else ("", "", word)
-        if not self._gone or not text or text.startswith(("-", "/")) or len(text) > _LONGEST or "\0" in text:
-            return word
-        for place in (self._directory, *reversed(self._gone)):
-            self.lookups -= 1
-            if self.lookups > 0 and os.path.lexists(path := os.path.join(place, text)):
-                return word if place == self._directory else f"{name}{equals}{path}"
-        return word
+        if not text or text.startswith(("-", "/")) or len(text) > _LONGEST or "\0" in text:
+            return [word]
+        self.lookups -= len(self._gone)
+        places = self._gone if self.lookups > 0 else ()
+        paths = (os.path.join(place, text) for place in places)
+        return [word, *(f"{name}{equals}{path}" for path in paths if os.path.lexists(path))]
 
     def _given(self, option: str, word: str) -> None:
         """Note what an interpreter's option names."""
@@ -210,6 +210,10 @@ class Needs(Modules):
             self._modules([word], [self._directory, *self._gone, *self._roots()])
         elif option == "-c":
             self._imports(word, self._directory, "")
+
+    def _files(self, word: str, *, python: bool, shell: bool, started: bool) -> None:
+        for one in self._there(word):
+            self._file(one, python=python, shell=shell, started=started)
 
     def _file(self, word: str, *, python: bool, shell: bool, started: bool) -> None:
         """Note a file that a word names: the script of an interpreter, or what is ``started`` by its name."""
@@ -219,7 +223,7 @@ class Needs(Modules):
             self._start(word)
         if not self._in_script and (module := python_imports.served(word)):
             # Of a script's words only those of what was seen at work tell where that is.
-            self._modules([module], [self._directory, *self._roots()])
+            self._modules([module], [self._directory, *self._gone, *self._roots()])
         self._argument(word)
 
     def _start(self, word: str) -> None:

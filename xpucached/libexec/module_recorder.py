@@ -8,15 +8,22 @@ get another such variable, or look at none, or at no site (``-I``, ``-E``, ``-S`
 """
 
 import os
+import posix
 import sys
+from os.path import normpath
+
+# A program may put others in their places, as tests do; what is bound here stays.
+_open, _read, _write, _close = posix.open, posix.read, posix.write, posix.close
+_stat, _fstat, _cwd = posix.stat, posix.fstat, posix.getcwd
 
 _PLACE = os.path.dirname(os.path.abspath(__file__))
+_MORE = _PLACE + "/more"  # what a script adds to is this part of ``PYTHONPATH``, where that was not set
 _RECORD = os.path.join(_PLACE, "record")
-_ALONE = "alone"  # what that directory is called where ``PYTHONPATH`` was not set
 _MOST = 4000  # files of one process
 _LARGEST = 512 << 10  # bytes of the record; `xpucached.processes.module_record` reads no more
-_INSTALLED = "/site-packages/", "/dist-packages/"
-_STANDARD = os.path.dirname(os.path.realpath(os.__file__)) + "/"
+_ELSEWHERE = "/site-packages/", "/dist-packages/"
+_STANDARD = tuple(os.path.dirname(path) + "/" for path in (os.__file__, os.path.realpath(os.__file__)))
+_KIND, _DIRECTORY, _FILE = 0o170000, 0o040000, 0o100000
 
 _seen = set()  # type: set[str]
 
@@ -24,58 +31,87 @@ _seen = set()  # type: set[str]
 def _hook(event, arguments):
     # type: (str, tuple[object, ...]) -> None
     # It is called for all that Python does, and what it raises would end that.
-    if event == "exec":
-        name = getattr(arguments[0], "co_filename", None)
-        if isinstance(name, str) and name not in _seen and len(_seen) < _MOST:
-            _seen.add(name)
-            if not name.startswith("<") and not any(part in name for part in _INSTALLED):
-                _note(name)
+    if event != "exec":
+        return
+    name = getattr(arguments[0], "co_filename", None)
+    if not isinstance(name, str) or name in _seen or name.startswith("<") or len(_seen) >= _MOST:
+        return
+    if not name.startswith(_STANDARD) and not any(part in name for part in _ELSEWHERE):
+        _seen.add(name)
+        try:
+            _note(name)
+        except Exception:
+            pass
 
 
 def _note(name):
     # type: (str) -> None
+    path = normpath(name if name.startswith("/") else _cwd() + "/" + name)
+    kind = _kind(path)
+    while not kind and path != "/":
+        path = path.rpartition("/")[0] or "/"  # it is in an archive, or is no file at all
+        kind = _kind(path)
+    line = path.encode("utf-8") + b"\n"
+    if kind != _FILE or b"\n" in line[:-1] or (path != name and path in _seen):
+        return
+    _seen.add(path)
+    # None stays open: a program may close what it does not know, and give the number to a file of its own.
+    record = _open(_RECORD, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        path = os.path.abspath(name)
-        while not os.path.exists(path):
-            path = os.path.dirname(path)  # it is in an archive, or is no file at all
-        line = path.encode("utf-8") + b"\n"
-        if not os.path.isfile(path) or os.path.realpath(path).startswith(_STANDARD) or b"\n" in line[:-1]:
-            return
-        # None stays open: a program may close what it does not know, and give the number to a file of its own.
-        record = os.open(_RECORD, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            if os.fstat(record).st_size + len(line) <= _LARGEST:
-                os.write(record, line)
-        finally:
-            os.close(record)
-    except (OSError, ValueError):
-        pass
+        if _fstat(record).st_size + len(line) <= _LARGEST:
+            _write(record, line)
+    finally:
+        _close(record)
+
+
+def _kind(path):
+    # type: (str) -> int
+    try:
+        return _stat(path).st_mode & _KIND
+    except OSError:
+        return 0
 
 
 def _hide():
     # type: () -> None
     """Leave the places where modules are looked for as they would be, for this process."""
-    said = os.environ.get("PYTHONPATH", "").split(":")
-    if _PLACE not in sys.path or _PLACE not in said:
-        return
-    at = sys.path.index(_PLACE)
-    del sys.path[at]
-    behind = said[said.index(_PLACE) + 1 :]
+    added, more = "", False
+    for part in os.environ.get("PYTHONPATH", "").split(":"):
+        if part.startswith(_MORE):
+            added = part[len(_MORE) :]
+        elif part != _PLACE:
+            more = True
+    places = []
+    for place in sys.path:
+        if place.startswith(_MORE):
+            places += [os.path.abspath(added)] if added else []
+        elif place != _PLACE:
+            places.append(place)
+    sys.path[:] = places
+    if _MORE in os.environ["PYTHONPATH"] and more and not added and os.getcwd() not in sys.path:
+        # A script has added to what would be empty: ``$PYTHONPATH:/two``.  Its empty part is where the program works,
+        # unless that script sees to it, which nobody can tell.  Behind all others that takes the place of none.
+        sys.path.append(os.getcwd())
+
+
+def _begin():
+    # type: () -> None
     try:
-        if os.path.basename(_PLACE) == _ALONE and behind[:1] == [""] and sys.path[at : at + 1] == [os.getcwd()]:
-            # It stands for what is empty, so that a script may add to it: ``PYTHONPATH+=/more``.  Where that leaves a
-            # part that is empty (``$PYTHONPATH:/more``), modules are looked for where the program works, unless that
-            # script sees to it, which nobody can tell.  Behind all others that takes the place of none.
-            del sys.path[at]
-            sys.path.extend([os.getcwd()] if said != [_PLACE, ""] else [])
-    except OSError:
+        _hide()
+        if hasattr(sys, "addaudithook"):
+            # What others have written down need not be there twice.
+            record = _open(_RECORD, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                _seen.update(_read(record, _LARGEST).decode("utf-8").split("\n")[: _MOST // 2])
+            finally:
+                _close(record)
+            sys.addaudithook(_hook)
+    except Exception:
         pass
 
 
 if __name__ == "sitecustomize":
-    _hide()
-    if hasattr(sys, "addaudithook"):
-        sys.addaudithook(_hook)
+    _begin()
     # The one that would have been taken; where there is none the error is what Python expects.
     del sys.modules[__name__]
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401

@@ -51,4 +51,6 @@ def recording(prefix: str, variables: Mapping[str, str]) -> Iterator[ModuleRecor
         shutil.copyfile(LIBEXEC / "module_recorder.py", inside / "sitecustomize.py")
         record = os.open(inside / "record", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         stack.callback(os.close, record)
-        yield ModuleRecord({"PYTHONPATH": f"{inside}:{given}"} if ":" not in place else {}, record)
+        # What a script adds to it stays a part of its own: ``PYTHONPATH+=/more``.
+        value = f"{inside}:{given}" if given else f"{inside}:{inside}/more"
+        yield ModuleRecord({"PYTHONPATH": value} if ":" not in place else {}, record)
