@@ -25,9 +25,11 @@ from tests.support.daemons import daemon
 from xpucached.domain.models import Outcome, WarmReason, Workload
 from xpucached.domain.names import ModelName
 from xpucached.domain.throttling import Pressure, RunCause, RunPriority, ThrottlePolicy
+from xpucached.host import core_slots
+from xpucached.host.core_slots import RunSlot
 from xpucached.host.pressure import PressureMeter
 from xpucached.host.process_times import family
-from xpucached.host.roots import HostRoots
+from xpucached.host.roots import HERE, HostRoots
 from xpucached.planning import throttling
 from xpucached.planning.throttling import strained
 from xpucached.processes.cgroup import Cgroup
@@ -374,6 +376,51 @@ def test_models_wait_until_the_host_is_calm(monkeypatch: pytest.MonkeyPatch) -> 
     assert not throttle.admit([], "")
 
 
+def test_who_holds_all_places_for_runs_for_ever_only_delays_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may lock the files, and never let go."""
+    felt, now = [Pressure()], [0.0]
+    monkeypatch.setattr(PressureMeter, "look", lambda *_: felt[0])
+    monkeypatch.setattr("xpucached.service.throttle._SPAN", 0.0)
+    monkeypatch.setattr("xpucached.service.throttle.time", SimpleNamespace(monotonic=lambda: now[0]))
+    (tmp_path / "xpucached-host").mkdir()
+    core_slots.make(tmp_path / "xpucached-host", 1)
+    places = HostRoots(run=tmp_path)
+    others = [RunSlot(places) for _ in range(2)]
+    assert all(one.hold() for one in others)
+    some = [Throttle(context(ThrottlePolicy(), places=places)) for _ in range(20)]
+    net = ModelName("net")
+
+    def may(throttle: Throttle) -> bool:
+        return throttle.admit([net], asyncio.run(throttle.hold()))
+
+    def went() -> int:
+        now[0] += 60
+        return sum(may(one) for one in some if one.waiting)
+
+    assert not any(may(one) for one in some)
+    assert {one.waiting[net].why for one in some} == {"models of other users are run, two at a time"}
+    counts = [went() for _ in range(60)]
+    # Not all at once: each sees what the one before it makes of the host.
+    assert sum(counts) == 20
+    assert max(counts) < 20
+    # Before it gives up waiting, and anew each time.
+    assert not may(some[0])
+    now[0] += 1700
+    felt[0] = Pressure(cpu=99)
+    assert not may(some[0])
+    now[0] += 1700
+    felt[0] = Pressure()
+    assert not may(some[0]), "they waited for a calm host, and would all begin in the same moment"
+    others[0].give_back()
+    assert may(some[0])
+    assert not may(some[1])
+    assert asyncio.run(Throttle(context(ThrottlePolicy(max_wait=0.0), places=places)).hold()) == ""
+    for one in (*others, some[0]._context.run_slot):
+        one.give_back()
+
+
 def test_where_everything_is_let_pass_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PressureMeter, "look", None)
     free = ThrottlePolicy(cpu_pressure=None, memory_pressure=None, io_pressure=None, gpu_busy=None)
@@ -381,9 +428,12 @@ def test_where_everything_is_let_pass_nothing_is_measured(monkeypatch: pytest.Mo
     assert asyncio.run(Throttle(context(free)).busy()) == ""
 
 
-def context(throttle: ThrottlePolicy, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Context:
+def context(
+    throttle: ThrottlePolicy, clock: Callable[[], datetime] = lambda: datetime.now(UTC), places: HostRoots = HERE
+) -> Context:
     """Return as much of what observes as restraint asks for."""
-    return cast("Context", SimpleNamespace(settings=SimpleNamespace(throttle=throttle), clock=clock))
+    settings = SimpleNamespace(throttle=throttle)
+    return cast("Context", SimpleNamespace(settings=settings, clock=clock, run_slot=RunSlot(places)))
 
 
 # -- control groups ---------------------------------------------------------------------------------------------------

@@ -28,12 +28,13 @@ from tests.support import catalogs
 from tests.support.builders import SyclStore, sycl_target
 from tests.support.daemons import Daemon, daemon
 from xpucached import systemd
+from xpucached.api.requests import PrewarmModels
 from xpucached.catalog import Catalog, salvage
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.events import events_after
 from xpucached.catalog.intents import intend, open_intents
 from xpucached.catalog.models import add_model
-from xpucached.catalog.runs import begin_run
+from xpucached.catalog.runs import begin_run, newest_runs
 from xpucached.catalog.salvage import Salvaged
 from xpucached.catalog.surveys import last_survey
 from xpucached.catalog.targets import target_presence
@@ -42,7 +43,7 @@ from xpucached.daemon import user_daemon
 from xpucached.domain import throttling
 from xpucached.domain.host import Host
 from xpucached.domain.jobs import JobState
-from xpucached.domain.models import Model, Outcome, Workload
+from xpucached.domain.models import Model, Outcome, Warmth, Workload
 from xpucached.domain.names import EntryKey, ModelName
 from xpucached.domain.reports import PrewarmReport, VerifyReport
 from xpucached.domain.status import Status
@@ -50,7 +51,10 @@ from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.throttling import RunCause
 from xpucached.domain.triggers import Periodic, Started, StoreChanged
 from xpucached.errors import CatalogError, HostError, Unconfirmed
+from xpucached.host import core_slots
+from xpucached.host.core_slots import RunSlot
 from xpucached.host.pressure import PressureMeter
+from xpucached.host.roots import HostRoots
 from xpucached.kinds import fs, sycl, table
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.service import Service, automatic, models, replay, scan, survey, upkeep
@@ -786,6 +790,65 @@ def test_a_run_that_stands_still_goes_on_while_somebody_waits_for_its_end(
 
 
 # -- until the host is calm -------------------------------------------------------------------------------------------
+
+
+def test_of_the_models_of_many_users_two_are_run_by_themselves_at_once(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a host becomes calm, all of them see that in the same moment."""
+    monkeypatch.setattr(PressureMeter, "look", lambda *_: throttling.Pressure())
+    monkeypatch.setattr(upkeep, "_LOOK", 0.05)
+    (short_dir / "xpucached-host").mkdir()
+    core_slots.make(short_dir / "xpucached-host", 1)
+    script = f"echo >>{short_dir}/begun; while [ ! -e {short_dir}/end ]; do sleep 0.05; done"
+
+    def begun() -> int:
+        return (short_dir / "begun").read_text().count("\n") if (short_dir / "begun").exists() else 0
+
+    async def work(some: list[Catalog]) -> None:
+        users = [alone(catalog) for catalog in some]
+        for one in users:
+            one.context.run_slot = RunSlot(HostRoots(run=short_dir))
+            one.context.ready, one.context.host = True, FIRST
+            one.context.catalog.write(
+                add_model, Model(ModelName("net"), Workload(("/bin/sh", "-c", script), short_dir))
+            )
+            monkeypatch.setattr(one.surveyor, "survey", nothing)
+            one.upkeep.begin(whole=False)
+        async with asyncio.timeout(60):
+            while begun() < 2 or sum(bool(one.prewarmer.throttle.waiting) for one in users) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            waits = [one for one in users if one.prewarmer.throttle.waiting]
+            (shown,) = (await waits[0].status.get()).models
+            assert shown.warmth is Warmth.WAITING
+            assert "models of other users are run, two at a time; " in shown.why
+            # What somebody asks for does not wait.
+            asked = await waits[0].prewarmer.start(PrewarmModels(models=(ModelName("net"),)))
+            while begun() < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert waits[1].prewarmer.throttle.waiting
+            (short_dir / "end").touch()
+            await waits[0].context.jobs.wait(asked.id, 60.0)
+            # The last one begins as soon as a place is free, and all places are given back.
+            while any(one.busy or not has_run(one) for one in users):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        free = [RunSlot(HostRoots(run=short_dir)) for _ in range(2)]
+        assert all(one.hold() for one in free)
+        for slot in free:
+            slot.give_back()
+        for one in users:
+            await one.stop()
+
+    def has_run(one: Service) -> bool:
+        return any(run.finished for run in one.context.catalog.read(newest_runs))
+
+    async def nothing(**_: object) -> None:
+        pass
+
+    with contextlib.ExitStack() as stack:
+        places = [short_dir / f"{number}.sqlite" for number in range(4)]
+        asyncio.run(work([stack.enter_context(contextlib.closing(catalogs.fresh(one))) for one in places]))
+
 
 PRESSED: Final = """
 import functools, sys

@@ -4,8 +4,8 @@ The host's daemon makes as many empty files as the host has cores.  Whoever comp
 the kernel frees it with the holder's life.  Anybody may lock them, so nothing depends on their becoming free: who gets
 none for a while goes on with one compiler all the same.
 
-Models' runs hold none: a program has threads of its own, which a core held for it would not bound, and for most of its
-time it compiles nothing.
+Models' runs hold none of these: a program has threads of its own, which a core held for it would not bound, and for
+most of its time it compiles nothing.  Of runs that nobody waits for two go on at once, by two more files.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ DIRECTORY: Final = "cores"
 _QUEUE: Final = "next"
 """Whoever waits for a core holds the lock of this file: who had one does not come before it again."""
 
+_RUNS: Final = ("run-0", "run-1")
+"""Whose models are run by themselves holds the lock of one of these files."""
+
 _MOST: Final = 256
 """So many files are looked at, and made, at most."""
 
@@ -53,7 +56,7 @@ def make(runtime: Path, count: int) -> None:
     place = runtime / DIRECTORY
     place.mkdir(0o755, exist_ok=True)
     place.chmod(0o755)
-    wanted = {_QUEUE, *(str(number) for number in range(max(1, min(count, _MOST))))}
+    wanted = {_QUEUE, *_RUNS, *(str(number) for number in range(max(1, min(count, _MOST))))}
     # Those that are there stay: another file of the same name would be another lock.
     for name in sorted(wanted):
         flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -160,7 +163,7 @@ class CoreBudget:
         """Return the files of cores; none where there are none, or they cannot be seen."""
         try:
             with os.scandir(self._place) as found:
-                return [one.name for one in islice(found, _MOST + 1) if one.name.isdecimal()]
+                return [one.name for one in islice(found, _MOST + 1 + len(_RUNS)) if one.name.isdecimal()]
         except OSError:
             return []
 
@@ -185,6 +188,28 @@ class CoreBudget:
             if not starved:
                 self._count_waiting()
         return True, descriptor
+
+
+class RunSlot:
+    """What a daemon runs models by that nobody waits for.  Used from one event loop."""
+
+    def __init__(self, places: HostRoots = HERE) -> None:
+        self._place = places.run / "xpucached-host" / DIRECTORY
+        self._descriptor: int | None = None
+
+    def hold(self) -> bool:
+        """Take a place, unless one is held; False if others hold all there are.  Where there are none, nobody waits."""
+        if self._descriptor is not None:
+            return True
+        there = [path for path in (self._place / name for name in _RUNS) if os.access(path, os.R_OK)]
+        self._descriptor = next((one for one in map(_locked, there) if one is not None), None)
+        return self._descriptor is not None or not there
+
+    def give_back(self) -> None:
+        """Let others have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _locked(path: Path) -> int | None:

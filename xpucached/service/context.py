@@ -12,7 +12,7 @@ from xpucached.catalog.recipes import RecipeStore
 from xpucached.catalog.surveys import last_survey
 from xpucached.domain.host import Host
 from xpucached.domain.plans import NoRecipe
-from xpucached.host.core_slots import CoreBudget
+from xpucached.host.core_slots import CoreBudget, RunSlot
 from xpucached.kinds import table
 from xpucached.planning.ranking import RATE
 from xpucached.service import program_variables
@@ -101,6 +101,7 @@ class Context:
         self.jobs = Jobs(clock)
         self.turns = ModelTurns()
         self.cores = CoreBudget()
+        self.run_slot = RunSlot()
         self.automatic = AutomaticWork(self)
         self.host: Host | None = catalog.read(last_survey)
         """What the last survey found; None before the first one ever."""

@@ -97,7 +97,7 @@ class Prewarmer:
     async def startable(self) -> bool:
         """Tell whether a model needs warming, nobody is at it, and this is the time for it; else it waits for that."""
         wanted = [warm.model.name for warm in (await self.plan()).warm if warm.model.name not in self._running]
-        return self.throttle.admit(wanted, await self.throttle.busy() if wanted else "")
+        return self.throttle.admit(wanted, await self.throttle.hold() if wanted else "")
 
     async def plan(self, force: frozenset[ModelName] = frozenset(), *, patient: bool = True) -> PrewarmPlan:
         """Decide what should be warmed now: a model that failed waits, and who is ``patient`` has others rest, too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,8 @@ _OURS: Final = 30.0
 _IGNORE: Final = 600.0
 """So long our own pressure is no reason to pause again."""
 
+_OTHERS: Final = "models of other users are run, two at a time"
+
 
 class Throttle:
     """Knows whether a run may start, and gives each run somebody who says when to pause."""
@@ -42,6 +45,7 @@ class Throttle:
         """The daemon has just started: what is cold now is cold for that."""
         self.waiting: dict[ModelName, Waiting] = {}
         """The models that are to be warmed as soon as this is the time for it."""
+        self._without: float | None = None  # until when it waits for a place, as long as the host is calm (monotonic)
 
     @property
     def _policy(self) -> ThrottlePolicy:
@@ -70,12 +74,28 @@ class Throttle:
         await asyncio.sleep(_SPAN)
         return strained(await asyncio.to_thread(meter.look), throttle, starting=True)
 
+    async def hold(self) -> str:
+        """Take a place for runs that nobody waits for, until it is given back; else return why none may start now.
+
+        Anybody may hold all places for ever: who gets none for long goes on without, before it gives up waiting.  That
+        is not at the same time for all: each is to see what the one before it makes of the host.
+        """
+        why, now = await self.busy(), time.monotonic()
+        if why:
+            self._without = None
+        if why or self._context.run_slot.hold():
+            return why
+        if self._without is None:
+            self._without = now + self._policy.max_wait * random.uniform(0.5, 0.9)  # noqa: S311 - it is no secret
+        return _OTHERS if now < self._without else ""
+
     def admit(self, models: Iterable[ModelName], why: str) -> bool:
         """Let these models start, or if something speaks against it wait; tells whether there are any that may."""
         now = self._context.clock()
         names = tuple(models)
         since = {name: one.since for name, one in self.waiting.items()}
         self.waiting = {name: Waiting(since.get(name, now), why) for name in names} if why else {}
+        self._without = self._without if self.waiting else None
         return bool(names) and not why
 
     def tell(self, why: str) -> bool:

@@ -128,6 +128,7 @@ class Upkeep:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
+        self._context.run_slot.give_back()
 
     async def _keep_up(self) -> None:
         while self._again:
@@ -140,6 +141,7 @@ class Upkeep:
                 await self._taker.take()
             await self._replay()
             await self._prewarm()
+            self._context.run_slot.give_back()
             throttle = self._prewarmer.throttle
             # What was put off, or waits for a calm host, is cold for the start later, too.
             throttle.booting = throttle.booting and (self._put_off or bool(throttle.waiting))
@@ -191,7 +193,9 @@ class Upkeep:
         if not self._context.settings.schedule.replay:
             self._parts.forget(automatic.REPLAY)
         elif self._replay_comes_first():
-            # Else the models would compile what it did not.
+            # Other users' models may be run meanwhile …
+            self._context.run_slot.give_back()
+            # … but ours would compile what it did not.
             await self._parts.insist(automatic.REPLAY, self._replay_once, lambda: self._context.present.drivers_met)
 
     async def _replay_once(self) -> None:
@@ -201,7 +205,7 @@ class Upkeep:
 
     async def _prewarm(self) -> None:
         if not self._context.settings.schedule.prewarm:
-            self._prewarmer.throttle.waiting = {}
+            self._prewarmer.throttle.admit((), "")
             self._parts.forget(automatic.PREWARM)
             return
         self._put_off = False
@@ -290,6 +294,6 @@ class Upkeep:
         async with self._parts.part(automatic.CALM):
             while throttle.waiting and time.monotonic() < end:
                 await asyncio.sleep(_LOOK)
-                if throttle.tell(await throttle.busy()):
+                if throttle.tell(await throttle.hold()):
                     self.begin(whole=False)
                     return

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import forks
 from xpucached.host import core_slots
-from xpucached.host.core_slots import CoreBudget, CoreSlot
+from xpucached.host.core_slots import CoreBudget, CoreSlot, RunSlot
 from xpucached.host.roots import HostRoots
 
 if TYPE_CHECKING:
@@ -197,6 +197,56 @@ def test_a_core_is_handed_on_after_a_while_only(places: HostRoots) -> None:
     slot.give_back()
 
 
+def test_two_users_models_are_run_by_themselves_at_once(places: HostRoots) -> None:
+    first, second, third = (RunSlot(places) for _ in range(3))
+    assert first.hold()
+    assert second.hold()
+    assert not third.hold()
+    # Who has a place keeps it, and takes no other.
+    assert second.hold()
+    first.give_back()
+    first.give_back()
+    assert third.hold()
+    assert not first.hold()
+    # Nobody takes a core for that.
+    cores = [CoreBudget(places).slot() for _ in range(2)]
+    assert all(one.hold(NEVER) for one in cores)
+    for run in (second, third):
+        run.give_back()
+    for core in cores:
+        core.give_back()
+
+
+@pytest.mark.flow
+def test_a_place_for_runs_comes_back_with_the_death_of_who_had_it(places: HostRoots) -> None:
+    reading, writing = os.pipe()
+
+    def holds() -> None:
+        slot = RunSlot(places)
+        os.write(writing, b"1" if slot.hold() else b"0")
+        time.sleep(60)
+
+    children = [forks.copy(holds) for _ in range(2)]
+    assert os.read(reading, 1) + os.read(reading, 1) == b"11"
+    slot = RunSlot(places)
+    assert not slot.hold()
+    for child in children:
+        forks.kill(child)
+    os.close(reading)
+    os.close(writing)
+    assert slot.hold()
+    slot.give_back()
+
+
+def test_where_the_host_has_no_daemon_or_one_that_knows_no_such_places_nobody_waits(
+    tmp_path: Path, places: HostRoots
+) -> None:
+    assert RunSlot(HostRoots(run=tmp_path / "none")).hold()
+    for name in ("run-0", "run-1"):
+        (places.run / "xpucached-host/cores" / name).unlink()
+    assert RunSlot(places).hold()
+
+
 def test_the_files_can_be_locked_by_everybody_and_written_by_nobody(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
@@ -206,7 +256,7 @@ def test_the_files_can_be_locked_by_everybody_and_written_by_nobody(tmp_path: Pa
         core_slots.make(tmp_path, 1)
     finally:
         os.umask(before)
-    assert sorted(one.name for one in (tmp_path / "cores").iterdir()) == ["0", "next"]
+    assert sorted(one.name for one in (tmp_path / "cores").iterdir()) == ["0", "next", "run-0", "run-1"]
     assert (tmp_path / "cores/0").stat().st_ino == number, "who holds it would not be seen any more"
     modes = {stat.S_IMODE(one.stat().st_mode) for one in (tmp_path / "cores").iterdir()}
     assert (modes, stat.S_IMODE((tmp_path / "cores").stat().st_mode)) == ({0o444}, 0o755)

@@ -20,6 +20,7 @@ from xpucached.bundle.revocations import state_of
 from xpucached.domain.bundles import BundleSource, BundleView, ImportBundle, ImportReport
 from xpucached.domain.imports import EntriesCame
 from xpucached.errors import CatalogError, XpucachedError
+from xpucached.host.core_slots import RunSlot
 from xpucached.processes import polling
 from xpucached.service import taking
 from xpucached.service.context import Locks
@@ -361,6 +362,7 @@ def test_the_daemon_replays_warms_and_evicts_before_it_goes_on_with_a_bundle() -
             taker = SimpleNamespace(take=self.take, unfinished=True, again=None)
             self._taker = cast("BundleTaker", taker)
             self._parts = SimpleNamespace(part=lambda _: asyncio.Lock())  # type: ignore[assignment]
+            self._context = SimpleNamespace(run_slot=RunSlot())  # type: ignore[assignment]
             self._prewarmer = SimpleNamespace(throttle=SimpleNamespace(booting=False))  # type: ignore[assignment]
             self._again = True
 
