@@ -197,6 +197,7 @@ class _Pull:
         self._progress = progress
         self.names: set[str] = set()  #: digests of all that belongs to it, without ``sha256:``
         self._told = 0
+        self._counted: set[str] = set()
         self.fetched = self.kept = 0
 
     def keep(self, data: bytes) -> str:
@@ -222,7 +223,10 @@ class _Pull:
         for one in blobs:
             if one.size > words.LARGEST_JSON:
                 raise BadBundle(f"a blob that should be small has {one.size} bytes: {one.digest}")
-            self._count(one.size)
+            if one.digest not in self._counted:
+                # One signature may stand beside each member.
+                self._counted.add(one.digest)
+                self._count(one.size)
             self._blob(one)
 
     def layers(self, bundle: Bundle) -> None:

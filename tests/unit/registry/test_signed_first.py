@@ -165,6 +165,13 @@ def test_how_much_is_said_and_how_much_room_there_is_is_seen_before_a_layer_come
         here.setattr(words, "LARGEST_TOLD", 1000)
         refused(registry, its, tmp_path, BadBundle, "says more than 1000 bytes of itself")
     with monkeypatch.context() as here:
+        # What signs all of it lies beside each part, and comes once.
+        said = sum(one.stat().st_size for one in (bundle / "blobs/sha256").iterdir() if f"sha256:{one.name}" not in its)
+        here.setattr(words, "LARGEST_TOLD", said)
+        bundling.pull(PullBundle(f"{registry.host}/caches/app:v1", tmp_path / "all", QUICK), lambda *_: None)
+        here.setattr(words, "LARGEST_TOLD", said - 1)
+        refused(registry, its, tmp_path, BadBundle, "of itself")
+    with monkeypatch.context() as here:
         here.setattr(bundling, "_ROOM", 1 << 60)
         refused(registry, its, tmp_path, DiskError, "has less room")
     with monkeypatch.context() as here:
