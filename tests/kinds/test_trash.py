@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,11 +15,13 @@ from tests.kinds import fakes
 from tests.kinds.test_contract import LABEL, OLD, Filled
 from tests.kinds.test_sycl_damage import look
 from tests.support import forks
-from tests.support.builders import SyclStore
+from tests.support.builders import SyclStore, native, sycl_target
 from tests.support.users import site, unused
 from xpucached.domain.names import TrashRef
-from xpucached.domain.stores import Store
+from xpucached.domain.plans import Recipe
+from xpucached.domain.stores import EntryId, Store
 from xpucached.kinds import folders, fs, sycl, trash
+from xpucached.kinds.sycl.recipes import LeafBatch
 from xpucached.kinds.trash_labels import Label
 
 if TYPE_CHECKING:
@@ -314,22 +317,30 @@ def test_a_thousand_names_of_an_item_are_looked_at(tmp_path: Path) -> None:
 # -- who shares a store -----------------------------------------------------------------------------------------------
 
 
+def become(group: int, uid: int) -> None:
+    """Go on as a user of a group, who lets it write what is the user's."""
+    os.setgroups([group])
+    os.setgid(uid)
+    os.setuid(uid)
+    os.umask(0o002)
+
+
+def as_user(group: int, uid: int, work: Callable[[], object]) -> None:
+    """Do something as such a user."""
+
+    def act() -> None:
+        become(group, uid)
+        work()
+
+    assert os.waitpid(forks.copy(act), 0)[1] == 0
+
+
 @pytest.mark.flow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
 @pytest.mark.parametrize("first", ["its owner", "a guest"])
 def test_each_who_shares_a_store_has_a_trash_that_nobody_else_enters(first: str) -> None:
     owner, guest, group = unused(), unused(1), unused(2)
-
-    def act(uid: int, work: Callable[[], object]) -> None:
-        def become() -> None:
-            os.setgroups([group])
-            os.setgid(uid)
-            os.setuid(uid)
-            os.umask(0o002)
-            work()
-
-        assert os.waitpid(forks.copy(become), 0)[1] == 0
-
+    act = functools.partial(as_user, group)
     with site() as place:
         root = place / "store"
         root.mkdir()
@@ -359,8 +370,59 @@ def test_each_who_shares_a_store_has_a_trash_that_nobody_else_enters(first: str)
         assert not list(root.glob(".*"))
 
 
+@pytest.mark.flow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
+@pytest.mark.parametrize("first", ["its owner", "a guest"])
+def test_who_puts_something_into_a_shared_store_keeps_nobody_from_doing_so(first: str) -> None:
+    owner, guest, group = unused(), unused(1), unused(2)
+    act = functools.partial(as_user, group)
+    one, other = (owner, guest) if first == "its owner" else (guest, owner)
+    with site() as place:
+        root = place / "store"
+        root.mkdir()
+        os.chown(root, owner, group)
+        root.chmod(0o2775)
+        for uid in (owner, guest):
+            act(uid, functools.partial(SyclStore(root).add, f"_ZTS{uid}"))
+
+        def publish(batch: LeafBatch) -> None:
+            there = look(root).entries
+            (own,) = [each for each in there if (root / f"{each.id.key}.bin").stat().st_uid == os.geteuid()]
+            recipe = sycl.recipes.recipe(own)
+            assert isinstance(recipe, Recipe)
+            batch.add(recipe, sycl_target("P", "D", "V", "another one"), native(300))
+
+        def whole() -> None:
+            with LeafBatch(root) as batch:
+                publish(batch)
+                assert len([*batch.publish()]) == 1
+            # What the other one is making is nothing to be cleared.
+            assert look(root).ours == ()
+
+        def stops() -> None:
+            become(group, one)
+            with LeafBatch(root) as batch:
+                publish(batch)
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        pid = forks.copy(stops)
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        try:
+            act(other, whole)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+        def clear() -> None:
+            assert [sycl.remover.sweep(EntryId(Store(sycl.NAME, root), key)) for key in look(root).ours] == [True]
+
+        act(one, clear)
+        assert not list(root.glob(".*"))
+
+
 def test_the_trash_of_another_user_is_nothing_strange_in_a_store(tmp_path: Path) -> None:
     store = SyclStore(tmp_path / "store")
     store.add()
-    (store.root / ".xpucached.trash-12345").mkdir(0o700)
+    for name in (".xpucached.trash-12345", ".xpucached-12345"):
+        (store.root / name).mkdir(0o700)
     assert look(store.root).foreign == 0

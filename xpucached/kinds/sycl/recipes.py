@@ -151,7 +151,7 @@ class LeafBatch:
             for name in self._beside:
                 _discard(self._staging, name)
             with _staging, contextlib.suppress(OSError):
-                os.rmdir(STAGING, dir_fd=self._root)
+                os.rmdir(folders.own(self._root, STAGING), dir_fd=self._root)
 
     def add(self, recipe: Recipe, environment: Target, binary: bytes) -> None:
         """Write a program beside.  Raises OSError."""
@@ -249,12 +249,13 @@ class LeafBatch:
 @contextlib.contextmanager
 def _staged(root: int, device: int, name: str, mode: int) -> Iterator[int]:
     """Return the staging directory, with a new leaf in it; another daemon removes it whenever it finds it empty."""
+    ours = folders.own(root, STAGING)
     for attempt in range(_RETRIES):
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(STAGING, 0o700, dir_fd=root)
+                os.mkdir(ours, 0o700, dir_fd=root)
             try:
-                staging = stack.enter_context(fs.directory_in(root, STAGING, device))
+                staging = stack.enter_context(fs.directory_in(root, ours, device))
                 os.mkdir(name, mode, dir_fd=staging)
             except FileNotFoundError:
                 if attempt + 1 == _RETRIES:
@@ -307,7 +308,7 @@ def _discard(staging: int, name: str) -> None:
 def abandoned(root: int, device: int) -> bool:
     """Return whether a dead daemon left its staging directory."""
     try:
-        with fs.directory_in(root, STAGING, device) as staging:
+        with fs.directory_in(root, folders.own(root, STAGING), device) as staging:
             names = listing.names(staging)
             return not names or any(_is_left(staging, name) for name in names)
     except OSError:
@@ -329,13 +330,14 @@ def clear_staging(root_path: str) -> bool:
     """Remove what a dead daemon was making; tell whether there was something."""
     try:
         with fs.root_to_change(root_path) as (root, status):
-            with fs.directory_in(root, STAGING, status.st_dev) as staging:
+            ours = folders.own(root, STAGING)
+            with fs.directory_in(root, ours, status.st_dev) as staging:
                 for name in listing.names(staging):
                     with contextlib.suppress(OSError):
                         if _is_left(staging, name):
                             _discard(staging, name)
             with _staging, contextlib.suppress(OSError):
-                os.rmdir(STAGING, dir_fd=root)
+                os.rmdir(ours, dir_fd=root)
     except OSError:
         return False
     return True

@@ -127,7 +127,7 @@ def _take_leaf(descriptors: Sequence[int], entry: Entry, judged: Content | None,
 
 def sweep(entry: EntryId) -> bool:
     """Finish what a dead daemon began; see `Remover.sweep`."""
-    if entry.key == recipes.STAGING:
+    if entry.key.startswith(recipes.STAGING):
         return recipes.clear_staging(os.fspath(entry.store.root))
     try:
         with removal.opened(entry) as (descriptors, slot, path), locks.inherited(descriptors[-1], slot) as held:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from xpucached.domain.names import EntryKey
 from xpucached.domain.stores import Entry, EntryState, FoundStore, KnownEntry, Scan, StoreState, UnchangedEntry
-from xpucached.kinds import fs, listing, walking
+from xpucached.kinds import folders, fs, listing, walking
 from xpucached.kinds.known_cursor import KnownCursor
 from xpucached.kinds.sycl import blocking, doctor, entry_format, recipes
 from xpucached.kinds.sycl import targets as valid
@@ -100,11 +100,11 @@ def _walk_root(look: ScanState) -> Iterator[Scan]:
     for name in names:
         if entry_format.NUMBER.match(name):
             yield from _walk_device(look, name)
-        elif name == recipes.STAGING:
+        elif name == folders.own(look.root, recipes.STAGING):
             if recipes.abandoned(look.root, look.device):
                 look.claim(EntryKey(name))
         elif name not in (entry_format.RTC, _MARKER, doctor.SIZE, doctor.SIZE_LOCK):
-            look.foreign += not name.startswith(entry_format.TRASH)
+            look.foreign += not name.startswith(entry_format.OURS)
     if entry_format.RTC in names:
         yield from look.pass_before(entry_format.RTC + "/")
         _remember(look, look.rows.take(entry_format.RTC + "/"))
