@@ -756,14 +756,15 @@ def test_a_package_that_is_installed_to_be_edited_counts_by_its_modules(tmp_path
 
 
 @pytest.mark.parametrize("goes", ["cd srv; ", "cd srv && ", "pushd ./srv >/dev/null\n", "cd top && cd ../srv; cd . ; "])
-def test_of_where_a_shell_goes_only_what_is_named_counts(tmp_path: Path, goes: str) -> None:
+@pytest.mark.parametrize("config", ["conf.yaml", "--file=conf.yaml", "./conf.yaml"])
+def test_of_where_a_shell_goes_only_what_is_named_counts(tmp_path: Path, goes: str, config: str) -> None:
     place = tmp_path / "srv"
     given = "main.py helper.py app.py tool/__main__.py conf.yaml logs/access ../top/any ../conf.yaml"
     for name in given.split():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).touch()
     (place / "main.py").write_text("import helper\n")
-    text = f"{goes}python3 -m tool; uvicorn app:main; exec python3 main.py --config=conf.yaml"
+    text = f"{goes}python3 -m tool; uvicorn app:main; PYTHONPATH=. exec python3 main.py --root .. --config {config}"
     of = workload(tmp_path, "/bin/bash", "-c", text)
     assert {path: role for path, role in named(of).items() if not path.startswith("/")} == {
         "srv/main.py": Role.SCRIPT,

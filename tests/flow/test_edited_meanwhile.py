@@ -106,6 +106,18 @@ def test_older_outputs_stay_out_of_the_proof_that_follows_an_edit(tmp_path: Path
             assert model.changes() == ()
 
 
+def test_what_is_added_to_a_directory_in_which_the_first_start_made_something_counts(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "train.py").touch()
+    model = Proven(tmp_path, sys.executable, "train.py", "data")
+    model.run((tmp_path / "data/labels.cache").touch, nothing)
+    (tmp_path / "data/new.yaml").touch()
+    saving(tmp_path / "train.py")()
+    model.run(nothing)
+    saving(tmp_path / "data/new.yaml")()
+    assert model.changes() == ("data/new.yaml was modified",)
+
+
 def test_what_somebody_adds_to_a_directory_that_was_proven_counts_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/a.yaml").touch()

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,7 +23,16 @@ from xpucached.processes.results import RunResult
 from xpucached.processes.runs import LIBEXEC
 from xpucached.processes.supervised import ProcessStarter
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 PYTHON = shlex.quote(sys.executable)
+
+
+def site_packages(environment: Path) -> Iterator[Path]:
+    """Make an environment, and give where its packages lie."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    return environment.glob("lib/python*/site-packages")
 
 
 def execute(workload: Workload, **base: str) -> RunResult:
@@ -204,6 +214,21 @@ def test_a_sitecustomize_of_the_program_s_own_is_run(place: Path) -> None:
     done = ran(place, sys.executable, "app/main.py", PYTHONPATH=f"{place}/lib")
     assert done.output.split() == [f"{place}/lib/sitecustomize.py"] * 2
     assert f"{place}/lib/sitecustomize.py" in done.modules
+
+
+@pytest.mark.parametrize(
+    "text", ["import sys, pathlib; sys.path.append(pathlib.Path('x'))", "import os; os.chdir('gone')"]
+)
+def test_what_stands_in_the_way_of_hiding_is_no_program_s_trouble(place: Path, text: str) -> None:
+    (site,) = site_packages(place / "env")
+    (site / "own.pth").write_text(f"{text}\n")
+    (place / "gone").mkdir()
+    script = (
+        f"PYTHONPATH=$PYTHONPATH:/two exec {place}/env/bin/python -c 'import os, sys; print(sys.path, os.getcwd())'"
+    )
+    done = ran(place, "/bin/bash", "-c", script)
+    assert "sitecustomize" not in done.output
+    assert "alone" not in done.output
 
 
 def test_what_such_a_file_raises_is_said_as_it_would_be(place: Path) -> None:

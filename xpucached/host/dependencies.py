@@ -195,14 +195,18 @@ class Needs(Modules):
                 self._gone.append(place)
 
     def _there(self, word: str) -> list[str]:
-        """Return a word, and what it, or its part behind ``=``, names where a shell went."""
+        """Return a word, and what it, or its part behind ``=``, names where a shell went, save these places."""
         name, equals, text = word.partition("=") if "=" in word else ("", "", word)
+        text = text.removeprefix(f"{self._directory.rstrip('/')}/")
         if not text or text.startswith(("-", "/")) or len(text) > _LONGEST or "\0" in text:
             return [word]
         self.lookups -= len(self._gone)
-        places = self._gone if self.lookups > 0 else ()
-        paths = (os.path.join(place, text) for place in places)
-        return [word, *(f"{name}{equals}{path}" for path in paths if os.path.lexists(path))]
+        found = [word]
+        for place in self._gone if self.lookups > 0 else ():
+            path = plain(os.path.join(place, text))
+            if os.path.lexists(path) and not f"{place}/".startswith(f"{path.rstrip('/')}/"):
+                found.append(f"{name}{equals}{path}")
+        return found
 
     def _given(self, option: str, word: str) -> None:
         """Note what an interpreter's option names."""

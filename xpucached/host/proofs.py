@@ -277,8 +277,8 @@ def _as_named(
         still = first is None or alike(first.get(old.path), old)
         read = old.path in known or (first is not None and still and old.path not in passed_over)
         code = old.role.is_code or ((script or (read and old.role in NAMED)) and not _below(old.path, ours))
-        # Where the program adds names, what the last proof has none of is an older output.
-        older = old.path in passed_over and os.path.dirname(old.path) in passed_over
+        # Where the program adds names now, what the last proof has none of is an older output.
+        older = old.path in passed_over and (place := os.path.dirname(old.path)) in passed_over and place not in found
         if not code and (_below(old.path, ours) or not still or (older and not script)):
             continue
         left_out = known.get(old.path, old).unsettled or (script and old.path in passed_over) or old.path in moved

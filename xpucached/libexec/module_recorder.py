@@ -83,10 +83,10 @@ def _hide():
             more = True
     places = []
     for place in sys.path:
-        if place.startswith(_MORE):
-            places += [os.path.abspath(added)] if added else []
-        elif place != _PLACE:
+        if not str(place).startswith(_MORE):
             places.append(place)
+        elif added:
+            places.append(os.path.abspath(added))
     sys.path[:] = places
     if _MORE in os.environ["PYTHONPATH"] and more and not added and os.getcwd() not in sys.path:
         # A script has added to what would be empty: ``$PYTHONPATH:/two``.  Its empty part is where the program works,
@@ -102,7 +102,7 @@ def _begin():
             # What others have written down need not be there twice.
             record = _open(_RECORD, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                _seen.update(_read(record, _LARGEST).decode("utf-8").split("\n")[: _MOST // 2])
+                _seen.update(_read(record, _LARGEST).decode("utf-8", "replace").split("\n")[: _MOST // 2])
             finally:
                 _close(record)
             sys.addaudithook(_hook)
@@ -111,6 +111,8 @@ def _begin():
 
 
 if __name__ == "sitecustomize":
+    # First of all, so that what is imported below is none of ours.
+    sys.path[:] = [place for place in sys.path if place != _PLACE]
     _begin()
     # The one that would have been taken; where there is none the error is what Python expects.
     del sys.modules[__name__]
