@@ -161,8 +161,9 @@ class WorkerFollower:
                         await self._begin(uid)
                         answering.set()
                         await self._listen(uid, until_quiet=True)
-                        # Its memory is free before the next one takes as much.
-                        for _ in range(0 if urgent else _LEAVING):
+                        # Its memory is free before the next one takes as much; who has nothing needs little.
+                        known = self._known.said.get(uid)
+                        for _ in range(_LEAVING if known is not None and known.matters and not urgent else 0):
                             await asyncio.sleep(_BEAT)
                             await self._quiet(uid)
             if not answering.is_set():

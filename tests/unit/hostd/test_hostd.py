@@ -1082,6 +1082,40 @@ def test_what_a_worker_could_not_be_told_it_is_told_in_its_next_life(
     assert (heard, worker_units.started) == (told, started)
 
 
+@pytest.mark.parametrize(("entries", "told"), [(0, {1, 2, 3}), (1, {1, 2})])
+def test_only_who_has_something_keeps_his_turn_until_his_worker_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int, told: set[int]
+) -> None:
+    """Else a change of the driver takes a host of many users, of whom few have anything, as long as if all had."""
+    nothing = replace(api_stub.make_status(), models=(), entries=entries, verdict=Verdict.NO_MODELS)
+    heard: set[int] = set()
+    beats, often = 0, asyncio.Event()
+
+    async def ask(uid: int, request: Request[object], **_: object) -> object:
+        nonlocal beats
+        if isinstance(request, requests.Refresh):
+            heard.add(uid)
+        beats += uid == 1
+        if beats == 100:
+            often.set()
+        return SimpleNamespace(value=StatusSummary.of(nothing))
+
+    for name, value in (("_BEAT", 0.0), ("_SLOW_BEAT", 0.0), ("_LEAVING", 1_000_000)):
+        monkeypatch.setattr(f"{worker_follower}.{name}", value)
+    one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
+    monkeypatch.setattr(one._user_clients, "ask", ask)
+    one._known.said = {uid: UserStatus(f"user{uid}", uid, WorkerState.ASLEEP) for uid in (1, 2, 3)}
+    one._known.owe(lambda _one: True)
+
+    async def work() -> None:
+        one._workers.follow_owed()
+        async with asyncio.timeout(30):
+            await often.wait()
+
+    go(one, work)
+    assert heard == told
+
+
 @pytest.mark.parametrize("running", [False, True])
 def test_what_one_that_fails_was_to_be_told_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, running: bool
