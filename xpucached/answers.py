@@ -109,7 +109,7 @@ def _refs(value: EntryPage) -> str:
     return "\n".join(one.entry.id.ref for one in value.entries)
 
 
-_OF_SETTINGS: Final = frozenset({"bad-settings", "not-reloaded", "quota-too-small", "restart-needed"})
+_OF_SETTINGS: Final = frozenset({"bad-settings", "models-away", "not-reloaded", "quota-too-small", "restart-needed"})
 """Codes of problems because of which the settings that are shown may not be what somebody wrote."""
 
 

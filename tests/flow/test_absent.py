@@ -73,7 +73,6 @@ def test_a_model_runs_once_when_the_driver_changed_meanwhile(
             host.until(lambda name=name, runs=before: len(host.rows("runs", name)) > runs[name])  # type: ignore[misc]
             warm(host, name)
         # Looks that follow find nothing to do.
-        host.ctl("scan")
         host.until(host.idle)
         for name in names:
             runs = host.rows("runs", name)
@@ -135,6 +134,42 @@ def test_what_the_end_of_the_host_cuts_short_is_no_failed_attempt(
     host.start()
     assert [row["outcome"] for row in host.rows("runs", "slow")] == ["cancelled"]
     assert host.ask("model", "show", "slow")["warmth"] == "cold"
+
+
+@pytest.mark.runtime
+def test_models_of_a_home_that_is_away_wait_for_it_and_nothing_is_made_where_it_is_to_be_mounted(
+    home: Path, short_dir: Path, runtime: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    first, state = runtime("rt2025.2"), tmp_path / "daemon" / ".local" / "state" / "xpucached"
+    settings = {"PATHS_STATE": str(state), "SCHEDULE_SETTLE": "0.2s", "POLICY_RETRY_AFTER": "0s"}
+    variables = {"LD_LIBRARY_PATH": str(first.lib), "OCL_ICD_FILENAMES": f"{first.lib}/libintelocl.so"}
+    variables |= {f"XPUCACHED_{name}": value for name, value in settings.items()}
+    models, work = home / ".config" / "xpucached" / "models.d", home / "work"
+    models.mkdir(parents=True)
+    work.mkdir()
+    words = ", ".join(f"'{word}'" for word in first.program("first", "fifth"))
+    (models / "net.toml").write_text(f"command = [{words}]\ndirectory = '{work}'\n")
+    with daemon(tmp_path / "daemon", short_dir, **variables) as host:
+        host.start()
+        warm(host, "net")
+        runs = len(host.rows("runs", "net"))
+        assert host.end() == 0
+
+        home.rename(tmp_path / "away")
+        home.mkdir()
+        host.start()
+        host.ctl("prewarm", "--stale", check=None)
+        host.until(host.idle)
+        found = host.ask("model", "show", "net")
+        assert (found["warmth"], "its file is away" in str(found["why"])) == ("waiting", True)
+        assert "models-away" in host.ctl("status").stdout
+        assert host.ctl("status", "--check", check=None).returncode == 1
+        assert (len(host.rows("runs", "net")), list(home.iterdir())) == (runs, [])
+
+        home.rmdir()
+        (tmp_path / "away").rename(home)
+        warm(host, "net")
+        assert "models-away" not in host.ctl("status").stdout
 
 
 @pytest.mark.runtime

@@ -34,6 +34,7 @@ from xpucached.domain.queries import EntryPage, EntryQuery
 from xpucached.domain.reports import EvictionReport, VerifyReport
 from xpucached.domain.stores import EntryId, Store
 from xpucached.domain.targets import Target
+from xpucached.domain.throttling import Waiting
 from xpucached.domain.trash import Unproven
 from xpucached.domain.workloads import Variant
 from xpucached.errors import RequestError
@@ -426,9 +427,12 @@ def test_our_stores_of_further_kinds_are_made_where_there_is_a_gpu(house: House)
             device = Device(answer.device, Architecture("x"), answers=(answer,))
             # No compiler is seen: of which target entries would be is not known.
             context.host = Host(datetime.now(UTC), "boot", "6", "stamp", (device,))
-            finder.make_offered()
-            found.append(managed.is_dir())
-        assert found == [False, True]
+            # Not where a home is yet to be mounted.
+            for away in ({ModelName("net"): Waiting(datetime.now(UTC), "its file is away")}, {}):
+                context.away = away
+                finder.make_offered()
+                found.append(managed.is_dir())
+        assert found == [False, False, False, True]
         assert stat.S_IMODE(managed.stat().st_mode) == 0o700
 
     house.live(work)

@@ -73,7 +73,7 @@ class Problem(Struct, frozen=True):
 CODES: Final = frozenset(
     {
         *(AUTOMATIC, "bad-settings", "catalog-failing", "catalog-rebuilt", "clock-jumped"),
-        "conflict",
+        *("conflict", "models-away"),
         *("compiling-while-serving", "digest-changed", "driver-files-silent", "driver-missing", "driver-silent"),
         *("foreign-store", "kernel-driver-unbound", "metrics-port", "names-silent", "no-driver"),
         *("no-driver-cache", "no-gpu", "no-render-access", "no-such-user", "not-reloaded", "not-watched"),

@@ -25,6 +25,7 @@ _PROBLEMS: Final = frozenset(
         "foreign-store",
         "kernel-driver-unbound",
         "metrics-port",
+        "models-away",
         "no-driver",
         "no-gpu",
         "no-level-zero-driver",

@@ -14,13 +14,14 @@ from xpucached.domain.models import Outcome, Proof, WarmReason
 from xpucached.domain.plans import Deferred, PrewarmPlan, Warm
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from xpucached.domain.host import Host
     from xpucached.domain.models import Coverage, Model, Run
     from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Policy
     from xpucached.domain.targets import Target
+    from xpucached.domain.throttling import Waiting
 
 _IN_A_ROW: Final = 2
 """Runs for what changed in the one before that follow it at once; then there are pauses, as after failures."""
@@ -284,13 +285,15 @@ def plan_prewarm(
     policy: Policy,
     now: datetime,
     *,
+    away: Mapping[ModelName, Waiting] | None = None,
     force: frozenset[ModelName] | None = None,
     patient: bool = True,
 ) -> PrewarmPlan:
     """Decide which models to warm now, the most urgent first (priority, then name), and which wait.
 
     Models in ``force`` are warmed even if they are warm, or failed too often: somebody asked for them by name.  What
-    changes in the midst of each run waits, if one is ``patient``, as nobody is who asked for all that is stale.
+    changes in the midst of each run waits, if one is ``patient``, as nobody is who asked for all that is stale.  What
+    is ``away`` waits, too: its run would fail, and what it makes would lie where a home is to be mounted.
     """
     known = {one.model: one for one in coverage}
     warm: list[Warm] = []
@@ -316,7 +319,9 @@ def plan_prewarm(
             deferred.append(nothing_to_warm(model.name))
             continue
         failed = failure(model, mine, here, policy, now)
-        if wanted is None or shut:
+        if away and model.name in away:
+            deferred.append(Deferred(model.name, away[model.name].why, None))
+        elif wanted is None or shut:
             # A run could neither find what is there nor show that it was kept.
             deferred.append(Deferred(model.name, shut, None))
         elif failed is None and patient and (late := rest(mine, wanted, policy, now)) is not None:

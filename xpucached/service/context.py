@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
     from xpucached.catalog import Catalog, Question
     from xpucached.domain.host import Problem
+    from xpucached.domain.names import ModelName
     from xpucached.domain.plans import Recipe
     from xpucached.domain.stores import Entry
+    from xpucached.domain.throttling import Waiting
     from xpucached.service.events import Clock
     from xpucached.service.jobs import Handle
     from xpucached.settings import Settings
@@ -93,6 +95,8 @@ class Context:
         """What is wrong with settings that were refused."""
         self.settings_unread = False
         """Whether there was no file of them when they were read, and there is one now, or its home is away."""
+        self.away: Mapping[ModelName, Waiting] = {}
+        """Models whose files are away, as in a home that is not mounted yet: no run of theirs begins by itself."""
         self.catalog = catalog
         self.base = base
         self.clock = clock

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import pwd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xpucached import deadlines
 from xpucached.catalog.events import MODEL_REMOVED
@@ -22,6 +22,7 @@ from xpucached.catalog.models import (
 from xpucached.domain.host import Problem
 from xpucached.domain.models import REGISTERED, Added, Model, RemovedModel, Workload
 from xpucached.domain.secrecy import of_problem
+from xpucached.domain.throttling import Waiting
 from xpucached.errors import Conflict, Unavailable
 from xpucached.processes.cancellation import to_its_end
 from xpucached.service import program_variables
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 
 _READING = 60.0
 """Seconds that it may take to read all model files of a folder."""
+
+_AWAY: Final = "its file is away, as in a home that is not mounted or unlocked yet"
+"""What a model waits for whose home is away."""
 
 
 def _account() -> str:
@@ -117,6 +121,10 @@ class ModelKeeper:
         for model in catalog.read(all_models):
             if damaged & {model.source, _folder(model)}:
                 wanted.setdefault(model.name, model)
+        away = any(one.code == "models-away" for one in problems)
+        since, now = self._context.away, self._context.clock()
+        waiting = [model.name for model in wanted.values() if away and _folder(model) == own]
+        self._context.away = {name: since.get(name) or Waiting(now, _AWAY) for name in waiting}
         former = {model.name for model in catalog.read(all_models)}
         taken = catalog.write(sync_file_models, tuple(wanted.values()))
         known = {model.name: model for model in catalog.read(all_models)}

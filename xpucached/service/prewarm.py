@@ -104,9 +104,10 @@ class Prewarmer:
         # What a run has proved, and the catalog had no room for, need not be proved again.
         await asyncio.to_thread(self._ends.catch_up)
         models = await self._context.read(all_models)
-        policy, present = self._context.settings.policy, self._context.present
+        policy, present, away = self._context.settings.policy, self._context.present, self._context.away
         coverage = await asyncio.to_thread(self.proofs.coverage, present)
-        return plan_prewarm(models, coverage, present, policy, self._context.clock(), force=force, patient=patient)
+        now = self._context.clock()
+        return plan_prewarm(models, coverage, present, policy, now, away=away, force=force, patient=patient)
 
     def work(
         self,
@@ -372,15 +373,14 @@ class Prewarmer:
         running: frozenset[ModelName],
         runs: tuple[Run, ...],
     ) -> ModelStatus:
-        context = self._context
         warmth, why, reason = verdict.warmth(
             model,
             coverage,
             present.seen_by(model.name),
-            context.settings.policy,
-            context.clock(),
+            self._context.settings.policy,
+            self._context.clock(),
             warming=model.name in running,
-            waiting=self.throttle.waiting.get(model.name),
+            waiting=self._context.away.get(model.name) or self.throttle.waiting.get(model.name),
         )
         # There is a second pass only where the first one found something to compile, in whatever cache.
         started = (run.passes[0] for run in runs if len(run.passes) > 1 or any(one.created for one in run.passes))

@@ -190,7 +190,12 @@ class StoreFinder:
         return (found, *(self.managed(name) for name in others if name != found.store.kind))
 
     def make_offered(self) -> None:
-        """Make our stores of further kinds where there is a GPU: programs may be led there, and drivers make none."""
+        """Make our stores of further kinds where there is a GPU: programs may be led there, and drivers make none.
+
+        While a home is away none is made: it would lie where the home is to be mounted, and may keep it from that.
+        """
+        if self._context.away:
+            return
         present = self._context.present
         views = (present, *(present.seen_with(one) for one in present.drivers))
         if not any(map(is_gpu, (answer for one in views for answer in one.answers))):

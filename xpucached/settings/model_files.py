@@ -98,8 +98,9 @@ def _all(
         gone = os.path.isdir(directory.parent) and not os.path.lexists(directory)  # noqa: PTH112 - it raises nothing
         if gone or not known:
             return [], ()
-        message = f"{directory}: it is away, and the models of its files stay as they were"
-        return [], (_problem(message, directory, f"if there shall be none: mkdir -p {shlex.quote(str(directory))}"),)
+        message = f"{directory}: it is away, and the models of its files stay as they were, and wait"
+        hint = f"if there shall be none: mkdir -p {shlex.quote(str(directory))}"
+        return [], (Problem("models-away", message, hint, str(directory)),)
     except OSError as error:
         return [], (_problem(f"{directory}: model files cannot be read: {error.strerror}", directory),)
     found: dict[ModelName, tuple[Model, str]] = {}

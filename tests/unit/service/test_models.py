@@ -224,14 +224,17 @@ def test_models_of_a_home_that_is_away_stay_and_nothing_goes_by_settings_that_we
         def known() -> tuple[list[str], list[str], bool]:
             asyncio.run(models.load())
             names = [str(one.name) for one in catalog.read(all_models)]
-            return names, [one.code for one in models.problems], context.settings_unread
+            codes = [one.code for one in models.problems]
+            # They wait as long as they are.
+            assert list(context.away) == (names if "models-away" in codes else [])
+            return names, codes, context.settings_unread
 
         home.rename(away)
         assert known() == ([], [], False)
         away.rename(home)
         assert known() == (["net"], [], False)
         home.rename(away)
-        assert known() == (["net"], ["bad-settings"], True)
+        assert known() == (["net"], ["models-away"], True)
         away.rename(home)
         assert known() == (["net"], [], False)
         # What its file of settings says is not known before it is read.
