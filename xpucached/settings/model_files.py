@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,6 +15,7 @@ from xpucached.domain.models import Model, Workload, check_name
 from xpucached.domain.names import ModelName
 from xpucached.domain.workloads import Loader, RunSpec
 from xpucached.errors import SettingsError
+from xpucached.printing import quoted
 from xpucached.settings.toml import TOLD, Toml, read, refuse
 from xpucached.settings.values import Unexpected, Wrong, declared, filled, table
 
@@ -99,7 +99,7 @@ def _all(
         if gone or not known:
             return [], ()
         message = f"{directory}: it is away, and the models of its files stay as they were, and wait"
-        hint = f"if there shall be none: mkdir -p {shlex.quote(str(directory))}"
+        hint = f"if there shall be none: mkdir -p {quoted(str(directory))}"
         return [], (Problem("models-away", message, hint, str(directory)),)
     except OSError as error:
         return [], (_problem(f"{directory}: model files cannot be read: {error.strerror}", directory),)
