@@ -389,14 +389,14 @@ def test_who_holds_all_places_for_runs_for_ever_only_delays_those_of_others(
     places = HostRoots(run=tmp_path)
     others = [RunSlot(places) for _ in range(2)]
     assert all(one.hold() for one in others)
-    some = [Throttle(context(ThrottlePolicy(), places=places)) for _ in range(20)]
+    some = [Throttle(context(ThrottlePolicy(max_wait=120.0), places=places)) for _ in range(20)]
     net = ModelName("net")
 
     def may(throttle: Throttle) -> bool:
         return throttle.admit([net], asyncio.run(throttle.hold()))
 
     def went() -> int:
-        now[0] += 60
+        now[0] += 2
         return sum(may(one) for one in some if one.waiting)
 
     assert not any(may(one) for one in some)
@@ -405,7 +405,13 @@ def test_who_holds_all_places_for_runs_for_ever_only_delays_those_of_others(
     # Not all at once: each sees what the one before it makes of the host.
     assert sum(counts) == 20
     assert max(counts) < 20
-    # Before it gives up waiting, and anew each time.
+    # Anew each time; and a moment in which the host is busy does not set that back.
+    assert not any(may(one) for one in some)
+    for look in range(120):
+        felt[0] = Pressure(cpu=99 if look % 10 == 0 else 0)
+        went()
+    felt[0] = Pressure()
+    assert not any(one.waiting for one in some)
     assert not may(some[0])
     now[0] += 1700
     felt[0] = Pressure(cpu=99)

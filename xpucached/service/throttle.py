@@ -33,6 +33,9 @@ _OURS: Final = 30.0
 _IGNORE: Final = 600.0
 """So long our own pressure is no reason to pause again."""
 
+_LOOK: Final = 4.0
+"""So many seconds between two looks count: whether the host was calm for longer, nobody knows."""
+
 _OTHERS: Final = "models of other users are run, two at a time"
 
 
@@ -45,7 +48,10 @@ class Throttle:
         """The daemon has just started: what is cold now is cold for that."""
         self.waiting: dict[ModelName, Waiting] = {}
         """The models that are to be warmed as soon as this is the time for it."""
-        self._without: float | None = None  # until when it waits for a place, as long as the host is calm (monotonic)
+        self._calm = 0.0  # seconds in which the host was calm, and there was no place
+        self._looked: float | None = None  # when that was looked at last (monotonic)
+        self._share = 1.0  # of `max_wait`, after so much calm it waits no longer for a place
+        self._begin_anew()
 
     @property
     def _policy(self) -> ThrottlePolicy:
@@ -77,17 +83,20 @@ class Throttle:
     async def hold(self) -> str:
         """Take a place for runs that nobody waits for, until it is given back; else return why none may start now.
 
-        Anybody may hold all places for ever: who gets none for long goes on without, before it gives up waiting.  That
-        is not at the same time for all: each is to see what the one before it makes of the host.
+        Anybody may hold all places for ever: who gets none for long, while the host is calm, goes on without.  That is
+        not at the same time for all: each is to see what the one before it makes of the host.
         """
         why, now = await self.busy(), time.monotonic()
-        if why:
-            self._without = None
+        since, self._looked = self._looked, now
         if why or self._context.run_slot.hold():
             return why
-        if self._without is None:
-            self._without = now + self._policy.max_wait * random.uniform(0.5, 0.9)  # noqa: S311 - it is no secret
-        return _OTHERS if now < self._without else ""
+        if since is not None:
+            self._calm += min(now - since, _LOOK)
+        return _OTHERS if self._calm < self._share * self._policy.max_wait else ""
+
+    def _begin_anew(self) -> None:
+        self._calm, self._looked = 0.0, None
+        self._share = random.uniform(0.5, 0.9)  # noqa: S311 - it is no secret
 
     def admit(self, models: Iterable[ModelName], why: str) -> bool:
         """Let these models start, or if something speaks against it wait; tells whether there are any that may."""
@@ -95,7 +104,8 @@ class Throttle:
         names = tuple(models)
         since = {name: one.since for name, one in self.waiting.items()}
         self.waiting = {name: Waiting(since.get(name, now), why) for name in names} if why else {}
-        self._without = self._without if self.waiting else None
+        if not self.waiting:
+            self._begin_anew()
         return bool(names) and not why
 
     def tell(self, why: str) -> bool:
