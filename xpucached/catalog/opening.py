@@ -44,8 +44,8 @@ _OWNER: Final = "owner"
 _LONGEST: Final = 4096
 """The file beside the catalog with the name of the account whose it is, and so many bytes of it."""
 
-_HINT: Final = "check the permissions and the free space of the state directory"
-_CORRUPT_HINT: Final = "restart the daemon: it sets a corrupt catalog aside"
+_HINT: Final = "check the permissions, the free space and the disk of the state directory"
+_CORRUPT_HINT: Final = "restart the daemon: it sets a corrupt catalog aside, if its disk takes what is written"
 _NEWER_HINT: Final = (
     "start the daemon of that version, or move the file away: a scan rebuilds all but models and history"
 )
@@ -184,8 +184,7 @@ def connect(path: Path, *, whole: bool = False, damaged: str | None = None, gues
 def _open(path: Path, *, whole: bool, guest: bool = False, again: bool = False) -> Opened:
     _prepare(path)
     if again:
-        with suppress(Corrupt), _settled(path) as look:
-            soundness.see_that_it_is_given(look)
+        soundness.see_that_it_is_given(path, _settled)
     examined = _inspect(path, whole=whole, guest=guest)
     engine = _migrated(path)
     try:

@@ -10,6 +10,9 @@ import functools
 import os
 import re
 import sqlite3
+import tempfile
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
@@ -45,8 +48,10 @@ from xpucached.domain.targets import Origin
 from xpucached.errors import XpucachedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from enum import StrEnum
+    from pathlib import Path
 
 GROWING: Final = frozenset(one.name for one in (ENTRIES, ATTRIBUTIONS, INHERITED, DEPARTED, RECIPES, PREDICTED))
 """The tables that grow with the stores.  A start needs none of them; the others are small, and looked at always."""
@@ -91,6 +96,9 @@ _OF_THE_SCHEMA: Final = re.compile(
 
 _NOT_GIVEN: Final = re.compile(r"unable to get the page\. error code=(\d+)|failed to get page")
 """What a check of the database says of a page that it did not get, with the reason."""
+
+_LATER: Final = 5.0
+"""Seconds after which a disk that failed is asked once more."""
 
 _OF_THE_FILE: Final = frozenset({errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
 
@@ -142,13 +150,34 @@ def is_malformed(error: BaseException | None) -> bool:
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
-def see_that_it_is_given(look: sqlite3.Connection) -> None:
-    """Raise OSError if the disk does not give all of a file, which the database calls malformed, too (EIO)."""
-    # All pages are asked for, also where those cannot be read that tell which tables there are.
-    look.execute("PRAGMA writable_schema = ON")
-    found = _NOT_GIVEN.search(look.execute("PRAGMA quick_check(1)").fetchone()[0])
-    if found is not None and (found[1] is None or int(found[1]) & 0xFF in _PASSING_CODES):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+def see_that_it_is_given(path: Path, settled: Callable[[Path], AbstractContextManager[sqlite3.Connection]]) -> None:
+    """Raise OSError if the disk does not give all of a file, which the database calls malformed, too (EIO).
+
+    Raises `Corrupt` where it does not give a block later, either, and takes what is written beside: each start would
+    meet that block again.
+    """
+    if _is_given(path, settled):
+        return
+    time.sleep(_LATER)
+    if _is_given(path, settled):
+        return
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, buffering=0) as beside:
+            beside.write(bytes(4096))
+            os.fsync(beside.fileno())
+    except OSError as error:
+        raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
+    raise Corrupt("its disk does not give all of it any more")
+
+
+def _is_given(path: Path, settled: Callable[[Path], AbstractContextManager[sqlite3.Connection]]) -> bool:
+    """Return whether the disk gives all of a file; raises what the database says where it does not give its head."""
+    with suppress(Corrupt), settled(path) as look:
+        # All pages are asked for, also where those cannot be read that tell which tables there are.
+        look.execute("PRAGMA writable_schema = ON")
+        found = _NOT_GIVEN.search(look.execute("PRAGMA quick_check(1)").fetchone()[0])
+        return found is None or (found[1] is not None and int(found[1]) & 0xFF not in _PASSING_CODES)
+    return True
 
 
 def check(connection: sa.Connection, *, growing: bool) -> None:

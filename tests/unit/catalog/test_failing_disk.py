@@ -33,11 +33,12 @@ from contextlib import closing
 from pathlib import Path
 from tests.support import faults
 from tests.support.faults import Calls
-from xpucached.catalog import Catalog
+from xpucached.catalog import Catalog, setting_aside, soundness
 from xpucached.catalog.entries import all_entries
 from xpucached.catalog.models import all_models
 from xpucached.errors import CatalogError
 
+soundness._LATER = 0.0
 path = Path(sys.argv[1])
 strike = faults.shared(Path(os.environ["LD_PRELOAD"]), Path(os.environ["FAULTS_PAGE"]))
 """
@@ -57,7 +58,10 @@ while True:
     number += 1
 """
 
-BAD_BLOCKS = """
+TAKES_NOTHING = """
+import resource
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 for block in range(1, path.stat().st_size // 4096):
     strike.fail(path, errno.EIO, Calls.READS, block=block)
     try:
@@ -66,6 +70,51 @@ for block in range(1, path.stat().st_size // 4096):
     except CatalogError as error:
         print(error.message.rpartition(": ")[2])
     strike.stop()
+"""
+
+MOVING = """
+really = setting_aside.set_aside
+
+
+def set_aside(path, why):
+    aside = really(path, why)
+    strike.fail(aside, errno.EIO, Calls.READS, block=block)  # the block goes with its file
+    return aside
+
+
+setting_aside.set_aside = set_aside
+"""
+
+BAD_BLOCKS = """
+whole = path.read_bytes()
+for block in range(1, len(whole) // 4096, 7):
+    strike.fail(path, errno.EIO, Calls.READS, block=block)
+    try:
+        with closing(Catalog.open(path)) as opened:
+            told = opened.rebuilt or ""
+        with closing(Catalog.open(path)) as opened:
+            print(told.partition(" (")[2].partition(")")[0], opened.rebuilt, len(opened.read(all_models)))
+    except CatalogError as error:
+        print(error.message.rpartition(": ")[2])
+    strike.stop()
+    for one in path.parent.glob("catalog*"):
+        one.unlink()
+    path.write_bytes(whole)
+"""
+
+BAD_BLOCK_AT_WORK = """
+import sqlite3
+
+with closing(sqlite3.connect(path)) as raw:
+    block = raw.execute("SELECT rootpage FROM sqlite_master WHERE name = 'entries'").fetchone()[0] - 1
+with closing(Catalog.open(path)) as opened:
+    opened._engine.dispose()  # and with it what it remembers of the file
+    strike.fail(path, errno.EIO, Calls.READS, block=block)
+    try:
+        opened.read(all_entries)
+    except CatalogError as error:
+        told = error.message.rpartition(": ")[2]
+    print(f"{told}: {opened.mend()}, {len(opened.read(all_models))} models")
 """
 
 AT_WORK = """
@@ -110,9 +159,23 @@ def test_a_disk_that_fails_once_at_a_start_costs_no_catalog(strike: Faults, path
     assert [one.name for one in path.parent.glob("catalog*")] == [path.name]
 
 
-def test_nor_does_one_of_which_a_block_cannot_be_read_any_more(strike: Faults, path: Path) -> None:
-    assert set(lines(strike, BAD_BLOCKS, path)) <= {"[Errno 5] Input/output error", "disk I/O error"}
+def test_nor_does_one_that_takes_nothing_any_more(strike: Faults, path: Path) -> None:
+    """It is away as a whole: what can still be read of it is remembered."""
+    assert set(lines(strike, TAKES_NOTHING, path)) <= {"[Errno 5] Input/output error", "disk I/O error"}
     assert [one.name for one in path.parent.glob("catalog*")] == [path.name]
+
+
+def test_a_block_that_stays_unreadable_stops_no_daemon(strike: Faults, path: Path) -> None:
+    """A bad sector, or a checksum of the file system that does not fit: each start would end with it."""
+    told = lines(strike, MOVING + BAD_BLOCKS, path)
+    assert len(told) > 5
+    assert {one.rpartition(" ")[0] for one in told} == {"its disk does not give all of it any more None"}
+    assert sum(one.endswith(" 1") for one in told) > 0.7 * len(told)
+
+
+def test_nor_does_one_that_is_met_at_work(strike: Faults, path: Path) -> None:
+    (told,) = lines(strike, MOVING + BAD_BLOCK_AT_WORK, path)
+    assert told == "database disk image is malformed: True, 1 models"
 
 
 def test_nor_does_one_that_fails_once_at_work(strike: Faults, path: Path) -> None:
