@@ -850,6 +850,50 @@ def test_of_the_models_of_many_users_two_are_run_by_themselves_at_once(
         asyncio.run(work([stack.enter_context(contextlib.closing(catalogs.fresh(one))) for one in places]))
 
 
+def test_who_replays_keeps_no_place_from_the_models_of_other_users(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = [throttling.Pressure(cpu=99)]
+    monkeypatch.setattr(PressureMeter, "look", lambda *_: busy[0])
+    monkeypatch.setattr(upkeep, "_LOOK", 0.05)
+    (short_dir / "xpucached-host").mkdir()
+    core_slots.make(short_dir / "xpucached-host", 1)
+
+    async def work(catalog: Catalog) -> None:
+        one, replaying, end = alone(catalog), asyncio.Event(), asyncio.Event()
+        one.context.run_slot = RunSlot(HostRoots(run=short_dir))
+        one.context.ready, one.context.host = True, FIRST
+        catalog.write(add_model, Model(ModelName("net"), Workload(("/bin/true",), short_dir)))
+        monkeypatch.setattr(one.surveyor, "survey", nothing)
+        one.upkeep.begin(whole=False)
+        async with asyncio.timeout(60):
+            while one.upkeep._waiting is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+            async def replay() -> None:
+                busy[0] = throttling.Pressure()
+                replaying.set()
+                await end.wait()
+
+            monkeypatch.setattr(one.upkeep, "_replay", replay)
+            one.upkeep.begin(whole=True)
+            await replaying.wait()
+            # It is looked whether the host is calm some times meanwhile.
+            await asyncio.sleep(0.5)
+            free = [RunSlot(HostRoots(run=short_dir)) for _ in range(2)]
+            assert all(each.hold() for each in free)
+            for slot in free:
+                slot.give_back()
+            end.set()
+            await one.stop()
+
+    async def nothing(**_: object) -> None:
+        pass
+
+    with contextlib.closing(catalogs.fresh(short_dir / "catalog.sqlite")) as catalog:
+        asyncio.run(work(catalog))
+
+
 PRESSED: Final = """
 import functools, sys
 from pathlib import Path

@@ -294,6 +294,8 @@ class Upkeep:
         async with self._parts.part(automatic.CALM):
             while throttle.waiting and time.monotonic() < end:
                 await asyncio.sleep(_LOOK)
+                if self._task is not None and not self._task.done():
+                    continue  # what goes on decides that itself, and would hold a place of others meanwhile
                 if throttle.tell(await throttle.hold()):
                     self.begin(whole=False)
                     return
