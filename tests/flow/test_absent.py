@@ -73,6 +73,7 @@ def test_a_model_runs_once_when_the_driver_changed_meanwhile(
             host.until(lambda name=name, runs=before: len(host.rows("runs", name)) > runs[name])  # type: ignore[misc]
             warm(host, name)
         # Looks that follow find nothing to do.
+        host.ctl("scan")
         host.until(host.idle)
         for name in names:
             runs = host.rows("runs", name)
