@@ -8,7 +8,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING, Final
 
-from xpucached import deadlines
+from xpucached import deadlines, state_files
 from xpucached.catalog.events import MODEL_REMOVED
 from xpucached.catalog.models import (
     all_models,
@@ -144,15 +144,33 @@ class ModelKeeper:
                 shown = of_problem(problem)
                 log.warning("%s: %s: %s; status says more", shown.code, shown.subject, shown.message)
         self.problems = fresh
-        self._context.settings_unread = not config.digest and (
-            any(one.code == "not-reloaded" or one.subject == own for one in fresh)
-            or bool(self._context.settings_problems)
+        self._context.settings_unread = self._home_is_away() or (
+            not config.digest
+            and (
+                any(one.code == "not-reloaded" or one.subject == own for one in fresh)
+                or bool(self._context.settings_problems)
+            )
         )
         if any(
             foreign(self._finder.store_of(model).store) is not None for model in declared if model.store is not None
         ):
             self._finder.find()
         return sorted(former - known.keys())
+
+    def _home_is_away(self) -> bool:
+        """Return whether settings were read from a file before, of which not even the place is there now."""
+        config = self._context.settings
+        mark = config.paths.state / "settings-read"
+        try:
+            if config.digest and not mark.exists():
+                state_files.write(mark, b"")
+            elif not config.digest and mark.exists():
+                if not deadlines.ask(("configuration", config.file), config.file.parent.parent.is_dir):
+                    return True
+                mark.unlink()
+        except OSError as error:
+            log.debug("whether settings were read before is not known: %s", error)
+        return False
 
     def _outdated(self) -> tuple[Problem, ...]:
         """Say whether the configuration is another than was read; where it does not answer, what was said stays."""

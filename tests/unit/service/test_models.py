@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import pwd
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -245,6 +246,39 @@ def test_models_of_a_home_that_is_away_stay_and_nothing_goes_by_settings_that_we
         (folder / "net.toml").unlink()
         folder.unlink() if linked else folder.rmdir()
         assert known() == ([], [], False)
+
+
+def test_settings_that_were_read_before_are_unread_while_their_home_is_away(tmp_path: Path) -> None:
+    home, away, state = tmp_path / "home", tmp_path / "away", tmp_path / "state"
+    (home / "xpucached").mkdir(parents=True)
+    state.mkdir()
+    environ = {
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "XDG_CONFIG_HOME": str(home),
+        "XPUCACHED_PATHS_STATE": str(state),
+    }
+    with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
+
+        def unread() -> bool:
+            """Return what a daemon that starts says."""
+            context = Context(loading.load(None, user=True, environ=environ), catalog, {})
+            asyncio.run(Service(context, ProcessStarter({}, INSTANCE)).models.load())
+            return context.settings_unread
+
+        def comes_and_goes() -> list[bool]:
+            there = unread()
+            home.rename(away)
+            gone = [unread(), unread()]
+            away.rename(home)
+            return [there, *gone, unread()]
+
+        assert comes_and_goes() == [False] * 4
+        (home / "xpucached/xpucached.toml").write_text("schedule.evict = false\n", encoding="utf-8")
+        assert comes_and_goes() == [False, True, True, False]
+        # Who removes all that was set wants what is usual.
+        shutil.rmtree(home / "xpucached")
+        assert comes_and_goes() == [False] * 4
 
 
 def test_a_model_of_the_host_s_directory_whose_file_is_damaged_stays_as_it_was(
