@@ -24,6 +24,7 @@ from xpucached.domain.models import REGISTERED, Added, Model, RemovedModel, Work
 from xpucached.domain.secrecy import of_problem
 from xpucached.domain.throttling import Waiting
 from xpucached.errors import Conflict, Unavailable
+from xpucached.printing import quoted
 from xpucached.processes.cancellation import to_its_end
 from xpucached.service import program_variables
 from xpucached.service.owners import foreign
@@ -144,12 +145,9 @@ class ModelKeeper:
                 shown = of_problem(problem)
                 log.warning("%s: %s: %s; status says more", shown.code, shown.subject, shown.message)
         self.problems = fresh
-        self._context.settings_unread = self._home_is_away() or (
-            not config.digest
-            and (
-                any(one.code == "not-reloaded" or one.subject == own for one in fresh)
-                or bool(self._context.settings_problems)
-            )
+        self._context.settings_unread = not config.digest and (
+            any(one.code == "not-reloaded" or one.subject == own for one in fresh)
+            or bool(self._context.settings_problems)
         )
         if any(
             foreign(self._finder.store_of(model).store) is not None for model in declared if model.store is not None
@@ -157,28 +155,33 @@ class ModelKeeper:
             self._finder.find()
         return sorted(former - known.keys())
 
-    def _home_is_away(self) -> bool:
-        """Return whether settings were read from a file before, of which not even the place is there now."""
-        config = self._context.settings
-        mark = config.paths.state / "settings-read"
-        try:
-            if config.digest and not mark.exists():
-                state_files.write(mark, b"")
-            elif not config.digest and mark.exists():
-                if not deadlines.ask(("configuration", config.file), config.file.parent.parent.is_dir):
-                    return True
-                mark.unlink()
-        except OSError as error:
-            log.debug("whether settings were read before is not known: %s", error)
-        return False
-
     def _outdated(self) -> tuple[Problem, ...]:
         """Say whether the configuration is another than was read; where it does not answer, what was said stays."""
         config = self._context.settings
         try:
-            return deadlines.ask(("configuration", config.file), lambda: loading.outdated(config, _reload()))
+            return deadlines.ask(
+                ("configuration", config.file), lambda: (*loading.outdated(config, _reload()), *self._away())
+            )
         except TimeoutError:
             return tuple(one for one in self.problems if one.code == "not-reloaded")
+
+    def _away(self) -> tuple[Problem, ...]:
+        """Say whether the configuration that was read before is away, with all that it lies in.  Blocks."""
+        config = self._context.settings
+        mark, folder = config.paths.state / "settings-read", config.file.parent
+        try:
+            if config.digest:
+                if not mark.exists():
+                    state_files.write(mark, b"")
+            elif mark.exists() and not config.file.exists():
+                if not folder.parent.is_dir():
+                    message = f"{config.file} was read before, and is away: nothing is evicted by itself"
+                    hint = f"if there shall be none: mkdir -p {quoted(str(folder))}"
+                    return (Problem("not-reloaded", message, hint, str(config.file)),)
+                mark.unlink()
+        except OSError as error:
+            log.debug("whether settings were read before is not known: %s", error)
+        return ()
 
     async def add(self, request: AddModel) -> Added:
         """Register a model, or with ``replace`` or ``if_changed`` change it; what is just like that stays as it is."""

@@ -30,7 +30,7 @@ from xpucached.service.context import Context
 from xpucached.settings import loading
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 def listing_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,25 +260,37 @@ def test_settings_that_were_read_before_are_unread_while_their_home_is_away(tmp_
     }
     with contextlib.closing(catalogs.fresh(tmp_path / "catalog.sqlite")) as catalog:
 
-        def unread() -> bool:
-            """Return what a daemon that starts says."""
+        def started() -> Callable[[], bool]:
+            """Start a daemon that looks, and tells, again and again."""
             context = Context(loading.load(None, user=True, environ=environ), catalog, {})
-            asyncio.run(Service(context, ProcessStarter({}, INSTANCE)).models.load())
-            return context.settings_unread
+            models = Service(context, ProcessStarter({}, INSTANCE)).models
+
+            def unread() -> bool:
+                asyncio.run(models.load())
+                assert context.settings_unread == ("not-reloaded" in [one.code for one in models.problems])
+                return context.settings_unread
+
+            return unread
 
         def comes_and_goes() -> list[bool]:
-            there = unread()
+            there = started()()
             home.rename(away)
-            gone = [unread(), unread()]
+            unread = started()
+            gone = unread()
+            # As at a login, after which the daemon goes on, and a logout.
             away.rename(home)
-            return [there, *gone, unread()]
+            there = unread() if gone else there
+            home.rename(away)
+            later = [unread(), started()()]
+            away.rename(home)
+            return [there, gone, *later, started()()]
 
-        assert comes_and_goes() == [False] * 4
+        assert comes_and_goes() == [False] * 5
         (home / "xpucached/xpucached.toml").write_text("schedule.evict = false\n", encoding="utf-8")
-        assert comes_and_goes() == [False, True, True, False]
+        assert comes_and_goes() == [True, True, True, True, False]
         # Who removes all that was set wants what is usual.
         shutil.rmtree(home / "xpucached")
-        assert comes_and_goes() == [False] * 4
+        assert comes_and_goes() == [False] * 5
 
 
 def test_a_model_of_the_host_s_directory_whose_file_is_damaged_stays_as_it_was(
