@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from xpucached.domain.plans import CompilerSpec
     from xpucached.domain.reports import ReplayReport
     from xpucached.service.jobs import Handle
+    from xpucached.settings import Settings
 
 FACTS = {"file-mode": "644", "directory-mode": "755", "access-time": "kept"}
 NEW = sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", "2")
@@ -650,14 +651,21 @@ def test_a_replay_that_waited_is_planned_for_the_driver_that_came_meanwhile_and_
     assert gone.exists() == room
 
 
+def compiles_there(
+    store: SyclStore, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[tuple[str, ...], Settings]:
+    """Return the command of a compiler, and settings, by which entries of one store are compiled, and none tried."""
+    environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(store.root)}
+    monkeypatch.setattr(replay, "confirm", lambda *_given: [])
+    config = loading.load(None, user=True, environ={**os.environ, **environ})
+    return (os.fspath(fake_compiler(short_dir)),), config
+
+
 def test_a_driver_that_comes_while_a_plan_waits_for_a_thread_is_left_to_the_next_replay(
     home: Path, sycl_store: SyclStore, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sycl_store.add("_ZTS1k", options="-light")
-    command = (os.fspath(fake_compiler(short_dir)),)
-    environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(sycl_store.root)}
-    config = loading.load(None, user=True, environ={**os.environ, **environ})
-    monkeypatch.setattr(replay, "confirm", lambda *_given: [])
+    command, config = compiles_there(sycl_store, short_dir, monkeypatch)
 
     async def work(catalog: Catalog) -> ReplayReport:
         def meet(driver: str) -> Host:
@@ -698,10 +706,7 @@ def test_what_is_compiled_for_a_place_that_is_taken_is_not_compiled_again_at_eac
     home: Path, sycl_store: SyclStore, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sycl_store.add("_ZTS1k", options="-light")
-    command = (os.fspath(fake_compiler(short_dir)),)
-    environ = {"XPUCACHED_STORES_FOUND": "false", "XPUCACHED_STORES_PATHS": os.fspath(sycl_store.root)}
-    config = loading.load(None, user=True, environ={**os.environ, **environ})
-    monkeypatch.setattr(replay, "confirm", lambda *_given: [])
+    command, config = compiles_there(sycl_store, short_dir, monkeypatch)
     monkeypatch.setattr(
         replay, "drivers_in_use", lambda given: tuple(replace(one, command=command) for one in drivers_in_use(given))
     )

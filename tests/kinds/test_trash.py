@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -335,18 +336,26 @@ def as_user(group: int, uid: int, work: Callable[[], object]) -> None:
     assert os.waitpid(forks.copy(act), 0)[1] == 0
 
 
-@pytest.mark.flow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
-@pytest.mark.parametrize("first", ["its owner", "a guest"])
-def test_each_who_shares_a_store_has_a_trash_that_nobody_else_enters(first: str) -> None:
+@contextlib.contextmanager
+def shared_store() -> Iterator[tuple[Path, int, int, int]]:
+    """Make a store in which two users of a group have an entry each; give also its owner, the guest and the group."""
     owner, guest, group = unused(), unused(1), unused(2)
-    act = functools.partial(as_user, group)
     with site() as place:
         root = place / "store"
         root.mkdir()
         os.chown(root, owner, group)
         root.chmod(0o2775)
-        store = Store(sycl.NAME, root)
+        for uid in (owner, guest):
+            as_user(group, uid, functools.partial(SyclStore(root).add, f"_ZTS{uid}"))
+        yield root, owner, guest, group
+
+
+@pytest.mark.flow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
+@pytest.mark.parametrize("first", ["its owner", "a guest"])
+def test_each_who_shares_a_store_has_a_trash_that_nobody_else_enters(first: str) -> None:
+    with shared_store() as (root, owner, guest, group):
+        act, store = functools.partial(as_user, group), Store(sycl.NAME, root)
 
         def evict() -> None:
             (entry,) = [one for one in look(root).entries if (root / f"{one.id.key}.bin").stat().st_uid == os.geteuid()]
@@ -358,8 +367,6 @@ def test_each_who_shares_a_store_has_a_trash_that_nobody_else_enters(first: str)
             (there,) = sycl.trash_files.trash(store)
             assert sycl.trash_files.restore(store, (there.ref,))[0].key == there.key
 
-        for uid in (owner, guest):
-            act(uid, functools.partial(SyclStore(root).add, f"_ZTS{uid}"))
         for uid in (owner, guest) if first == "its owner" else (guest, owner):
             act(uid, evict)
         modes = {path.name: (path.stat().st_uid, path.stat().st_mode & 0o777) for path in root.glob(".*")}
@@ -374,16 +381,9 @@ def test_each_who_shares_a_store_has_a_trash_that_nobody_else_enters(first: str)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
 @pytest.mark.parametrize("first", ["its owner", "a guest"])
 def test_who_puts_something_into_a_shared_store_keeps_nobody_from_doing_so(first: str) -> None:
-    owner, guest, group = unused(), unused(1), unused(2)
-    act = functools.partial(as_user, group)
-    one, other = (owner, guest) if first == "its owner" else (guest, owner)
-    with site() as place:
-        root = place / "store"
-        root.mkdir()
-        os.chown(root, owner, group)
-        root.chmod(0o2775)
-        for uid in (owner, guest):
-            act(uid, functools.partial(SyclStore(root).add, f"_ZTS{uid}"))
+    with shared_store() as (root, owner, guest, group):
+        act = functools.partial(as_user, group)
+        one, other = (owner, guest) if first == "its owner" else (guest, owner)
 
         def publish(batch: LeafBatch) -> None:
             there = look(root).entries

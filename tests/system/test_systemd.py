@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Final
 
@@ -544,6 +545,23 @@ def test_a_worker_sees_what_its_user_s_daemon_would_and_models_may_make_what_he_
         house.ctl("model", "remove", "copies", user="bob")
         machine.run("sh", "-c", "rm -rf /home/bob/copy /home/bob/kept.bin /home/bob/.cache/xpucached/sycl/*")
         house.ctl("--of", "bob", "scan")
+
+
+def test_of_what_a_worker_runs_it_is_known_which_modules_it_is_made_of(house: House) -> None:
+    machine = house.machine
+    machine.write("/home/bob/own.py", "")
+    text = "import sys; sys.path.append('/home/bob'); __import__('o' + 'wn')"
+    words = ("/bin/sh", "-c", f'python3 -c "{text}" && exec /usr/local/bin/app')
+    house.ctl("model", "add", "computed", "--", *words, user="bob")
+    try:
+        house.ctl("prewarm", "computed", user="bob")
+        machine.write("/home/bob/own.py", "A = 2\n")
+        told = functools.partial(house.ctl, "runs", "computed", user="bob")
+        # It is run once more by itself.
+        machine.until(lambda: "program-changed" in told(), told)
+    finally:
+        house.ctl("model", "remove", "computed", user="bob")
+        machine.run("rm", "/home/bob/own.py")
 
 
 def test_a_model_that_is_a_server_needs_a_drop_in_and_is_alone_in_its_network(house: House) -> None:

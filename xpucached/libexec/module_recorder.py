@@ -11,6 +11,7 @@ import os
 import posix
 import sys
 from os.path import normpath
+from stat import S_ISREG
 
 # A program may put others in their places, as tests do; what is bound here stays.
 _open, _read, _write, _close = posix.open, posix.read, posix.write, posix.close
@@ -23,7 +24,6 @@ _MOST = 4000  # files of one process
 _LARGEST = 512 << 10  # bytes of the record; `xpucached.processes.module_record` reads no more
 _ELSEWHERE = "/site-packages/", "/dist-packages/"
 _STANDARD = tuple(os.path.dirname(path) + "/" for path in (os.__file__, os.path.realpath(os.__file__)))
-_KIND, _DIRECTORY, _FILE = 0o170000, 0o040000, 0o100000
 
 _seen = set()  # type: set[str]
 
@@ -47,12 +47,12 @@ def _hook(event, arguments):
 def _note(name):
     # type: (str) -> None
     path = normpath(name if name.startswith("/") else _cwd() + "/" + name)
-    kind = _kind(path)
-    while not kind and path != "/":
+    mode = _mode(path)
+    while not mode and path != "/":
         path = path.rpartition("/")[0] or "/"  # it is in an archive, or is no file at all
-        kind = _kind(path)
+        mode = _mode(path)
     line = path.encode("utf-8") + b"\n"
-    if kind != _FILE or b"\n" in line[:-1] or (path != name and path in _seen):
+    if not S_ISREG(mode) or b"\n" in line[:-1] or (path != name and path in _seen):
         return
     _seen.add(path)
     # None stays open: a program may close what it does not know, and give the number to a file of its own.
@@ -64,10 +64,10 @@ def _note(name):
         _close(record)
 
 
-def _kind(path):
+def _mode(path):
     # type: (str) -> int
     try:
-        return _stat(path).st_mode & _KIND
+        return _stat(path).st_mode
     except OSError:
         return 0
 
@@ -75,12 +75,9 @@ def _kind(path):
 def _hide():
     # type: () -> None
     """Leave the places where modules are looked for as they would be, for this process."""
-    added, more = "", False
-    for part in os.environ.get("PYTHONPATH", "").split(":"):
-        if part.startswith(_MORE):
-            added = part[len(_MORE) :]
-        elif part != _PLACE:
-            more = True
+    parts = [part for part in os.environ.get("PYTHONPATH", "").split(":") if part != _PLACE]
+    ours = [part for part in parts if part.startswith(_MORE)]
+    added = "".join(ours)[len(_MORE) :]
     places = []
     for place in sys.path:
         if not str(place).startswith(_MORE):
@@ -88,7 +85,7 @@ def _hide():
         elif added:
             places.append(os.path.abspath(added))
     sys.path[:] = places
-    if _MORE in os.environ["PYTHONPATH"] and more and not added and os.getcwd() not in sys.path:
+    if ours and len(parts) > 1 and not added and os.getcwd() not in places:
         # A script has added to what would be empty: ``$PYTHONPATH:/two``.  Its empty part is where the program works,
         # unless that script sees to it, which nobody can tell.  Behind all others that takes the place of none.
         sys.path.append(os.getcwd())

@@ -46,11 +46,9 @@ def recording(prefix: str, variables: Mapping[str, str]) -> Iterator[ModuleRecor
     given = variables.get("PYTHONPATH", "")
     # It is none of the model's own temporary directory: a program may expect that to be empty, and empties it.
     with scratch.directory(prefix) as place, contextlib.ExitStack() as stack:
-        inside = Path(os.path.normpath(place), "first" if given else "alone")
-        inside.mkdir()
-        shutil.copyfile(LIBEXEC / "module_recorder.py", inside / "sitecustomize.py")
-        record = os.open(inside / "record", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        shutil.copyfile(LIBEXEC / "module_recorder.py", Path(place, "sitecustomize.py"))
+        record = os.open(f"{place}/record", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         stack.callback(os.close, record)
-        # What a script adds to it stays a part of its own: ``PYTHONPATH+=/more``.
-        value = f"{inside}:{given}" if given else f"{inside}:{inside}/more"
+        # What a script adds to it stays a part of its own: ``PYTHONPATH+=/two``.
+        value = f"{place}:{given or f'{place}/more'}"
         yield ModuleRecord({"PYTHONPATH": value} if ":" not in place else {}, record)
