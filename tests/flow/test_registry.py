@@ -124,6 +124,20 @@ def test_chunks_that_break_off_go_on_and_what_is_spoilt_there_is_refused(
     assert not (tmp_path / "spoilt").exists()
 
 
+def test_the_usual_port_may_be_named(
+    registry: RealRegistry, bundle: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a build's `$CI_SERVER_HOST:$CI_SERVER_PORT`; it is in no request, and in no address that comes back."""
+    host = f"{registries.ELSEWHERE}:443"
+    registries.log_in(home / ".docker", host)
+    access = RegistryAccess(registry.ca_file)
+    with registries.proxy(registry.host) as (where, _):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{where}")
+        bundling.push(PushBundle(bundle, f"{host}/ports:v1", access), lambda *_: None)
+        bundling.pull(PullBundle(f"{host}/ports:v1", tmp_path / "bundle", access), lambda *_: None)
+    assert content(tmp_path / "bundle") == content(bundle)
+
+
 def killed(work: Callable[[], object], draw: random.Random, longest: float) -> bool:
     """Do it in a process of its own, which is killed at some moment; give whether it had ended before."""
     child = forks.copy(work)

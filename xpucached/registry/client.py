@@ -16,7 +16,7 @@ from xpucached import messages
 from xpucached.errors import BadBundle, NotFound, RegistryError
 from xpucached.registry.part import PartialBlob, beside
 from xpucached.registry.retrying import RETRIED, Interrupted, Retries
-from xpucached.registry.transport import address
+from xpucached.registry.transport import address, same_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +79,7 @@ class Registry:
         """Ask, log in if that is wanted, and go where a download is.  Raises `Interrupted` and others."""
         asked = False
         for _ in range(_REDIRECTS + 1):
-            home = (url.scheme, url.netloc) == (self._base.scheme, self._base.netloc)
+            home = same_server(url, self._base)
             own = {**(headers or {}), **(self._login.headers if home else {})}
             answer = self._transport.ask(method, url, own, body)
             if answer.status == HTTPStatus.UNAUTHORIZED and home and not asked:
@@ -153,7 +153,7 @@ class Registry:
             if more is None:
                 break
             url = address(more[1], url)
-            if (url.scheme, url.netloc) != (self._base.scheme, self._base.netloc):
+            if not same_server(url, self._base):
                 raise RegistryError(f"{self.where.host} sends to another host for a list: {url.hostname}")
         return found
 
@@ -270,7 +270,7 @@ class Registry:
 
     def _location(self, answer: RegistryAnswer) -> SplitResult:
         url = address(answer.header("Location"), answer.url)
-        if (url.scheme, url.netloc) != (self._base.scheme, self._base.netloc):
+        if not same_server(url, self._base):
             raise RegistryError(f"{self.where.host} wants an upload to be sent to another host: {url.hostname}")
         return url
 

@@ -59,6 +59,12 @@ def address(text: str, told_by: SplitResult, *, relative: bool = True) -> SplitR
     return url
 
 
+def same_server(one: SplitResult, other: SplitResult) -> bool:
+    """Return whether two addresses are of one server, whether or not they name the usual port, and in whatever case."""
+    here, there = ((url.scheme, url.hostname, url.port or _PORTS.get(url.scheme)) for url in (one, other))
+    return here == there
+
+
 def _leads_here(host: str) -> bool:
     """Return whether whoever connects to a host meets this one, however its name or address is written."""
     name = host.strip("[]").casefold().rstrip(".")
