@@ -60,6 +60,10 @@ def _fetched(text: str, folder: Path, progress: Progress) -> FetchedBundle:
         place = folder / f"{_name(text)}-{digest[7:19]}"
         if _is_there(place, digest):
             return FetchedBundle(text, digest, place)
+        for path in folder.glob(f".{_name(text)}-*.pulling"):
+            if path.name != f".{place.name}.pulling":
+                # Who is killed each time before all of it came would leave one of each that the tag has named.
+                _remove_left(path)
         exact = f"{where.host}/{where.repository}@{digest}"
         with _aside(place):
             registries.pull(PullBundle(exact, place, RegistryAccess(patience=_PATIENCE), signed=True), progress)

@@ -15,7 +15,8 @@ from xpucached.bundle import members, words
 from xpucached.bundle.trust import keygen, signatures
 from xpucached.bundling import fetching
 from xpucached.bundling import registries as bundling
-from xpucached.domain.bundles import PullBundle, RegistryAccess
+from xpucached.bundling.merging import merge
+from xpucached.domain.bundles import MergeBundles, PullBundle, RegistryAccess
 from xpucached.errors import BadBundle, DiskError, Unsigned
 
 if TYPE_CHECKING:
@@ -153,6 +154,34 @@ def test_a_list_of_signatures_that_has_grown_too_long_is_read_from_its_end(
     order = PullBundle(f"{registry.host}/caches/app:v1", tmp_path / "dest", QUICK, signed=True)
     told = bundling.pull(order, lambda *_: None)
     assert (told.view.signer, told.signatures) == ("key", 2 * 2)
+
+
+def test_a_fetch_that_never_comes_to_its_end_leaves_no_more_each_time(
+    registry: SmallRegistry, bundle: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tag names another bundle each night, and the unit that fetches it ends before all of it came."""
+    trusted(home, bundle.parent / "key.pub")
+    monkeypatch.setattr(fetching, "RegistryAccess", functools.partial(RegistryAccess, plain_http=True))
+    folder, text = tmp_path / "folder", f"{registry.host}/caches/app:v1"
+    (folder / "0123456789ab-by-hand").mkdir(parents=True)
+
+    def ended(_: int, __: int, words_: str) -> None:
+        if words_.startswith("fetching"):
+            raise KeyboardInterrupt
+
+    plain, left = bundles.tar(bundles.good()), set[str]()
+    for night in "abb":
+        if not (tmp_path / night).exists():
+            twin = bundles.forge(tmp_path / f"{night}1", bundles.packed(plain), bundles.facts(plain, made_by=night))
+            merge(MergeBundles((twin,), tmp_path / night, sign=str(bundle.parent / "key.key")), lambda *_: None)
+        push(registry, tmp_path / night)
+        with pytest.raises(KeyboardInterrupt):
+            fetching._fetched(text, folder, ended)
+        (name,) = {path.name for path in folder.iterdir()} - {"0123456789ab-by-hand"}
+        assert name.endswith(".pulling")
+        left.add(name)
+    assert len(left) == 2
+    assert fetching._fetched(text, folder, lambda *_: None).new
 
 
 def test_how_much_is_said_and_how_much_room_there_is_is_seen_before_a_layer_comes(
