@@ -138,6 +138,22 @@ def test_the_usual_port_may_be_named(
     assert content(tmp_path / "bundle") == content(bundle)
 
 
+def test_what_was_deleted_there_and_is_still_listed_hinders_nobody(bundle: Path, home: Path, tmp_path: Path) -> None:
+    """So the bytes of what a tag named each night are got back; the next night it is the same, and signed anew."""
+    (tmp_path / "there").mkdir()
+    with registries.real(tmp_path / "there") as one:
+        registries.log_in(home / ".docker", one.host)
+        access, place = RegistryAccess(one.ca_file), f"{one.host}/caches/app:v1"
+        bundling.push(PushBundle(bundle, place, access), lambda *_: None)
+        program = shutil.which("docker-registry") or ""
+        config = tmp_path / "there/config.json"
+        subprocess.run([program, "garbage-collect", "--delete-untagged", config], check=True, capture_output=True)
+        anew = bundles.signed(tmp_path / "anew", str(bundle.parent / "key.key"))
+        bundling.push(PushBundle(anew, place, access), lambda *_: None)
+        assert bundling.pull(PullBundle(place, tmp_path / "bundle", access), lambda *_: None).signatures == 2
+        assert content(tmp_path / "bundle") == content(anew)
+
+
 def killed(work: Callable[[], object], draw: random.Random, longest: float) -> bool:
     """Do it in a process of its own, which is killed at some moment; give whether it had ended before."""
     child = forks.copy(work)

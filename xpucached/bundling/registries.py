@@ -299,7 +299,10 @@ class _Pull:
                 continue
             if one.size > _LARGEST_SIGNATURE or one.digest in found:
                 continue
-            manifest = self.manifest(one)
+            try:
+                manifest = self.manifest(one)
+            except NotFound:
+                continue  # what is deleted there stays in a list
             subject = manifest.get("subject")
             if manifest.get("artifactType") != trust.SIGNATURE or not isinstance(subject, dict):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import json
@@ -323,12 +324,27 @@ class Registry:
             for of, one in lacking:
                 known = self._listed_by_tag(of)
                 if one["digest"] not in _digests(known):
-                    made: Json = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [*known, dict(one)]}
-                    data = json.dumps(made, sort_keys=True, separators=(",", ":")).encode()
-                    self.put_manifest(data, _INDEX, _tag_of(of))
+                    self._list(of, known, one)
             # Others may have read the list before, and write it now: then ours is no longer in it.
             time.sleep(random.uniform(*_LIST_PAUSE))  # noqa: S311 - not for secrets
         raise RegistryError(f"{self.where.host} does not list the signatures, or others write the list all the time")
+
+    def _list(self, of: str, known: Sequence[Json], one: Mapping[str, Json]) -> None:
+        """Write a tag's list with one more; without what was deleted since, where it is refused with that."""
+        made: dict[str, Json] = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [*known, dict(one)]}
+        data = json.dumps(made, sort_keys=True, separators=(",", ":")).encode()
+        try:
+            self.put_manifest(data, _INDEX, _tag_of(of))
+        except RegistryError:
+            there = [each for each in known if isinstance(each, dict) and self._is_there(str(each.get("digest")))]
+            if len(there) == len(known):
+                raise
+            self._list(of, there, one)
+
+    def _is_there(self, digest: str) -> bool:
+        with contextlib.suppress(NotFound):
+            return bool(self.manifest(digest))
+        return False
 
 
 def _digest(data: bytes) -> str:

@@ -156,6 +156,21 @@ def test_a_list_of_signatures_that_has_grown_too_long_is_read_from_its_end(
     assert (told.view.signer, told.signatures) == ("key", 2 * 2)
 
 
+def test_a_signature_that_was_deleted_there_and_is_still_listed_hides_no_other(
+    registry: SmallRegistry, bundle: Path, home: Path, tmp_path: Path
+) -> None:
+    registry.api = False
+    push(registry, bundle)
+    gone = {name for name, (data, _) in registry.manifests.items() if b"dsse-envelope" in data}
+    keygen(tmp_path / "next")
+    push(registry, bundles.signed(tmp_path / "anew", str(tmp_path / "next.key")))
+    registry.manifests = {name: said for name, said in registry.manifests.items() if name not in gone}
+    trusted(home, tmp_path / "next.pub")
+    order = PullBundle(f"{registry.host}/caches/app:v1", tmp_path / "dest", QUICK, signed=True)
+    told = bundling.pull(order, lambda *_: None)
+    assert (told.view.signer, told.signatures) == ("next", 2)
+
+
 def test_a_fetch_that_never_comes_to_its_end_leaves_no_more_each_time(
     registry: SmallRegistry, bundle: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
