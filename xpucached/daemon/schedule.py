@@ -36,7 +36,9 @@ class ClockSchedule:
         self._scrub = scrub
         self._wait = wait
         self.scrubbing = False  # whether a part is being read
-        self._scheduler = AsyncIOScheduler(timezone="UTC")
+        # Who slept meanwhile, or was busy for a moment, catches up.
+        late = {"coalesce": True, "misfire_grace_time": None}
+        self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=late)
 
     def start(self) -> None:
         """Begin to call."""
@@ -54,9 +56,7 @@ class ClockSchedule:
         else:
             every = max(1.0, config.schedule.scrub / PARTS)
             first = datetime.now(UTC) + timedelta(seconds=self._wait(every))
-            # Who slept meanwhile catches up.
-            late = {"next_run_time": first, "misfire_grace_time": None}
-            self._put("scrub", self._scrub_part, "interval", seconds=every, **late)
+            self._put("scrub", self._scrub_part, "interval", seconds=every, next_run_time=first)
         window = config.throttle.window
         if window is None:
             self._drop("window")
@@ -75,7 +75,7 @@ class ClockSchedule:
             self.scrubbing = False
 
     def _put(self, name: str, call: Callable[[], object], trigger: str, **when: object) -> None:
-        self._scheduler.add_job(call, trigger, id=name, replace_existing=True, coalesce=True, max_instances=1, **when)
+        self._scheduler.add_job(call, trigger, id=name, replace_existing=True, max_instances=1, **when)
 
     def _drop(self, name: str) -> None:
         with contextlib.suppress(JobLookupError):

@@ -148,3 +148,23 @@ def test_the_first_part_is_read_when_it_is_due() -> None:
     schedule.take_settings(loading.load(None, user=True, environ={"HOME": "/", "XDG_RUNTIME_DIR": "/"}))
     due = schedule._scheduler.get_job("scrub").next_run_time
     assert before + timedelta(minutes=1) <= due <= datetime.now(UTC) + timedelta(minutes=1)
+
+
+def test_a_look_that_came_due_while_the_host_slept_is_made_when_it_wakes(context: Context) -> None:
+    async def live() -> None:
+        looked = asyncio.Event()
+
+        async def scrub() -> None:
+            pass
+
+        schedule = ClockSchedule(looked.set, scrub, lambda every: every)
+        schedule.take_settings(context.settings)
+        schedule.start()
+        # Also the last of those that were due is long past.
+        slept = timedelta(seconds=context.settings.schedule.scan_interval * 48.5)
+        schedule._scheduler.modify_job("look", next_run_time=datetime.now(UTC) - slept)
+        async with asyncio.timeout(10.0):
+            await looked.wait()
+        schedule.stop()
+
+    asyncio.run(live())
