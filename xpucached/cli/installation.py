@@ -274,9 +274,9 @@ def removal(place: Place, *, running: bool) -> Plan:
     kept = (
         ("~/.config/xpucached", "~/.local/state/xpucached", "~/.cache/xpucached")
         if place.user
-        else ("/etc/xpucached", "/var/lib/xpucached", "/var/cache/xpucached")
+        else ("/etc/xpucached", "/var/lib/xpucached", "/var/lib/xpucached-worker", "/var/cache/xpucached-bundles")
     )
-    after = (f"# configuration, catalog and caches stay; to be rid of them: rm -r {' '.join(kept)}",)
+    after = (f"# configuration, catalog and caches stay; to be rid of them: rm -rf {' '.join(kept)}",)
     return Plan(tuple(steps), after if before else ("# nothing was set up from here",), place.record, noted)
 
 

@@ -125,6 +125,8 @@ class Toml:
     @classmethod
     def parse(cls, path: Path, text: str) -> Toml:
         """Read TOML.  Raises `SettingsError` with the line."""
+        if text.startswith("\ufeff"):
+            raise refuse([ConfigMistake(f"{path}:1", "it begins with a byte order mark; save it as UTF-8 without one")])
         for number, one in enumerate(text.split("\n"), start=1):
             if one.count(".") >= _PARTS and _parts(one) > _PARTS:
                 raise refuse([ConfigMistake(f"{path}:{number}", f"a key has more than {_PARTS} parts")])

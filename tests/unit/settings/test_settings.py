@@ -599,6 +599,7 @@ def test_a_number_without_end_is_refused_with_a_sentence(file: Path) -> None:
     [
         ("[policy]\ngrace = \n", 2, "not TOML: invalid value"),
         ("[policy\n", 1, "not TOML: "),
+        ("\ufeff[policy]\n", 1, "it begins with a byte order mark; save it as UTF-8 without one"),
         ("[log]\nlevel = 'info'\nlevel = 'info'\n", 3, "not TOML: cannot overwrite a value"),
         ('x = """\n\n', 2, "not TOML: "),
         ("[stores]\n\npth = []\n", 3, "stores.pth: unknown key; did you mean paths?"),
