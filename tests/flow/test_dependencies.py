@@ -778,6 +778,40 @@ def test_of_where_a_shell_goes_only_what_is_named_counts(tmp_path: Path, goes: s
     assert "srv/logs/access" not in named(workload(tmp_path, "bash", "run.sh"))
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "uvicorn --app-dir srv main:app --config conf.yaml",
+        "gunicorn --chdir=srv --config conf.yaml main:app",
+        "uv --directory srv run main.py --config conf.yaml",
+        "uv run -q --project=srv main.py --config conf.yaml",
+        "poetry -C srv run python3 main.py --config conf.yaml",
+        "env -C srv python3 main.py --config conf.yaml",
+        "systemd-run --user --scope --working-directory=srv python3 main.py --config conf.yaml",
+    ],
+)
+@pytest.mark.parametrize("way", ["command", "script"])
+def test_of_where_a_program_is_told_to_work_only_what_is_named_counts(tmp_path: Path, command: str, way: str) -> None:
+    for name in ("main.py", "helper.py", "conf.yaml", "logs/access"):
+        (tmp_path / "srv" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "srv" / name).touch()
+    (tmp_path / "srv/main.py").write_text("import helper\n")
+    (tmp_path / "run.sh").write_text(f"exec {command}\n")
+    found = named(workload(tmp_path, *(command.split() if way == "command" else ("sh", "run.sh"))))
+    inside = {path for path in found if path.startswith("srv")}
+    # A script's words alone do not tell which module a server loads.
+    modules = set() if way == "script" and ":" in command else {"srv/main.py", "srv/helper.py"}
+    assert inside == {"srv/conf.yaml", *modules}
+
+
+@pytest.mark.parametrize("command", ["uv run main.py --directory srv", "python3 main.py --project srv", "app -C srv"])
+def test_a_directory_that_a_program_is_given_for_something_else_counts_with_all(tmp_path: Path, command: str) -> None:
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv/data").touch()
+    (tmp_path / "main.py").touch()
+    assert {"srv", "srv/data"} <= named(workload(tmp_path, *command.split())).keys()
+
+
 @pytest.mark.parametrize("words", ["=" * 100_000, "cd . ; " * 9000, "x=y;" * 9000, "cd; cd -; cd \x01", "."])
 def test_where_a_shell_goes_is_followed_in_bounds(tmp_path: Path, words: str) -> None:
     (tmp_path / "sub").mkdir()

@@ -31,8 +31,10 @@ _FOLDER: Final = 4000
 """Names in one directory; a larger one is not listed."""
 _DEPTH: Final = 6
 _LONGEST: Final = 4096
-_SERVES_FROM: Final = frozenset({"--app-dir", "--chdir"})
-"""Options of servers of Python for where their module lies."""
+_WORKS: Final = frozenset({"--app-dir", "--chdir", "--working-directory"})
+"""Options for where a program works, or a server of Python finds its module …"""
+_WORKS_OF: Final = dict.fromkeys(("env", "poetry", "uv"), _WORKS | {"-C", "--directory", "--project"})
+"""… and of these themselves, with which others mean something else."""
 
 
 class Needs(Modules):
@@ -143,18 +145,16 @@ class Needs(Modules):
         ahead = deque(words)
         after: str | None = None  # what an interpreter still waits for
         python = shell = text = False
-        seen, inside = 0, self._in_script  # of what a shell runs
+        seen, inside, works = 0, self._in_script, _WORKS  # of what a shell runs; options for where that works
         self._search(one for one in self._roots() if one.endswith(python_imports.ARCHIVES))
         while ahead and seen < shell_words.MOST:
             word = ahead.popleft()
             seen += 1
             self._search_by(word if not self._in_script else "", self._directory)
             name = os.path.basename(word)
-            if word.partition("=")[0] in _SERVES_FROM:
-                # What it loads may stand before that, and was not found then.
-                place = word.partition("=")[2] or next(iter(ahead), "")
-                self._search([os.path.join(self._directory, place)])
-                self._modules((), ())
+            works = _WORKS_OF.get(name) or (works if word == "run" or word.startswith("-") else _WORKS)
+            if word.partition("=")[0] in works and self._is_told_to_work(word, ahead):
+                continue
             if after is not None:
                 self._given(after, word)
                 python, after = python and after in python_packages.WITH_VALUE, None
@@ -188,11 +188,25 @@ class Needs(Modules):
             for one in self._there(ahead[0]):
                 self._named_script(one, python=False, lists=False)
             return
-        # Where the program works what it writes cannot be told from what it needs.
-        for one in self._there(ahead.popleft()):
-            place = plain(os.path.join(self._directory, one))
-            if len(self._gone) < MOST_ROOTS and place not in self._gone and os.path.isdir(place):
-                self._gone.append(place)
+        self._goes(ahead.popleft())
+
+    def _goes(self, word: str) -> list[str]:
+        """Note, and return, where a program works: there what it writes cannot be told from what it needs."""
+        found = [plain(os.path.join(self._directory, one)) for one in self._there(word) if one]
+        places = [one for one in found if os.path.isdir(one)]
+        self._gone = list(dict.fromkeys((*self._gone, *places)))[:MOST_ROOTS]
+        return places
+
+    def _is_told_to_work(self, word: str, ahead: deque[str]) -> bool:
+        """Return whether there is a directory behind such an option, or in the next word, which is taken then."""
+        given = word.partition("=")[2]
+        places = self._goes(given or next(iter(ahead), ""))
+        if places and not given:
+            ahead.popleft()
+        # What it loads may stand before that, and was not found then.
+        self._search(places)
+        self._modules((), ())
+        return bool(places)
 
     def _there(self, word: str) -> list[str]:
         """Return a word, and what it, or its part behind ``=``, names where a shell went, save these places."""
