@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import INSTANCE
+from xpucached.domain.dependencies import Role
 from xpucached.domain.models import Workload
 from xpucached.domain.workloads import RunSpec
+from xpucached.host import proofs
+from xpucached.host.dependency_changes import DependencyChecker
 from xpucached.processes.module_record import recording
 from xpucached.processes.output import Trace
 from xpucached.processes.results import RunResult
@@ -275,3 +278,37 @@ def test_each_python_starts_with_it(place: Path, version: str) -> None:
     assert done.output == ""
     old = version in {"2.7", "3.6"}
     assert set(done.modules) == (set() if old else {f"{place}/app/main.py", f"{place}/app/net.py"})
+
+
+@pytest.mark.parametrize("way", ["directory", "cd", "--chdir"])
+def test_another_release_to_which_a_link_leads_is_a_change_though_only_pythons_tell_what_it_loads(
+    tmp_path: Path, way: str
+) -> None:
+    now = tmp_path / "now"
+    for release in ("v1", "v2"):
+        (tmp_path / release).mkdir()
+        (tmp_path / release / "wsgi.py").write_text("import importlib\nimportlib.import_module('set' + 'tings')\n")
+        (tmp_path / release / "settings.py").write_text(f"RELEASE = {release!r}\n")
+    now.symlink_to("v1")
+    server = tmp_path / "gunicorn"
+    server.write_text(
+        f"#!{sys.executable}\nimport importlib, os, sys\nos.chdir(sys.argv[2])\nsys.path.insert(0, os.getcwd())\n"
+        "importlib.import_module(sys.argv[-1])\n"
+    )
+    server.chmod(0o755)
+    command = [str(server), "--chdir", str(now) if way == "--chdir" else ".", "wsgi"]
+    if way == "cd":
+        command = ["sh", "-c", f"cd {now} && exec {shlex.join(command)}"]
+    of = Workload(tuple(command), now if way == "directory" else tmp_path, {}, 60)
+    before = proofs.named(of, {})
+    done = execute(of)
+    assert done.outcome is None, done.output
+    told = dict.fromkeys(done.modules, Role.MODULE)
+    assert str(tmp_path / "v1/settings.py") in told
+    needs = proofs.needed(of, before, done.mapped, (), told.items(), ())
+    checker = DependencyChecker()
+    assert checker.compare(needs, str(of.directory)).changes == ()
+    now.unlink()
+    now.symlink_to("v2")
+    where = "now" if way != "directory" else str(now)
+    assert f"{where} leads to {tmp_path}/v2 now" in checker.compare(needs, str(of.directory)).changes

@@ -15,7 +15,7 @@ class Role(StrEnum):
     SCRIPT = "script"
     MODULE = "module"  #: a Python module that is part of no installed package
     LIBRARY = "library"  #: mapped as code
-    LINK = "link"  #: a directory of libraries that is come to by a link
+    LINK = "link"  #: a directory of libraries, or in which it works, that is come to by a link
     PACKAGES = "packages"  #: a directory with installed packages
     PACKAGE = "package"  #: the record of an installed Python package
     ARGUMENT = "argument"  #: named in the arguments, or below a directory that is

@@ -59,10 +59,6 @@ class Needs(Modules):
         if program is not None:
             self._program(program, 0)
         self.follow(words)
-        for path in map(plain, self.library_places):
-            # Libraries are noted by where they lie, and programs come to them by this.
-            if mounts.real(path) != path:
-                self.add(path, Role.LINK)
         if FORMS[exercise.loader].target is Named.FUNCTION:
             self._modules([exercise.target.partition(":")[0]], [self._directory, *self._roots()])
         elif exercise.target:
@@ -74,6 +70,11 @@ class Needs(Modules):
             *exercise.options.values(),
         ):
             self._argument(text)
+        works = (plain(path) for path in (self._directory, *self._gone))
+        for path in (*map(plain, self.library_places), *(one for one in works if one not in self._folders)):
+            # Libraries, and what Pythons tell, are noted by where they lie, and programs come to them by this.
+            if mounts.real(path) != path:
+                self.add(path, Role.LINK)
         for path in self._folders:
             self._folder(path, 0)
 
