@@ -46,14 +46,18 @@ def made() -> HostOverview:
 
 
 def test_the_host_s_overview_says_who_has_what_and_what_nobody_knows() -> None:
-    value = made()
+    status = histories.make_host_status()
+    warm, cold, aside, failed = status.users
+    # What her worker said last, before she had a daemon of her own.
+    aside = replace(cold, user=aside.user, uid=aside.uid, state=aside.state)
+    value = host_overview(replace(status, users=(warm, cold, aside, failed)), "example", histories.NOW)
     assert [one.user for one in value.users] == ["bob", "alice", "dave", "carol"]
     assert (value.entries, value.unknown) == (812 + 556 + 812, 1)
     bob, _, dave, carol = value.users
     assert (bob.allocated, bob.warm, bob.cold, bob.verdict) == (31_457_280, 2, 1, "cold")
     # What a worker said before it failed is no verdict; who has a daemon of their own has no nought here.
     assert dave.verdict is None
-    assert (carol.entries, carol.allocated, carol.warm) == (None, None, None)
+    assert (carol.entries, carol.allocated, carol.warm, carol.problems) == (None, None, None, ())
     assert value.verdict == "worker-failed"
     assert value.problems == {"store-fault": 2}
 

@@ -115,9 +115,13 @@ def test_the_host_s_figures_are_a_file_that_is_never_half_written(tmp_path: Path
         UserStatus("a", 1, WorkerState.AWAKE, Verdict.WARM, warm=3, entries=5, allocated=4096, problems=("no-gpu",)),
         UserStatus("b", 2, WorkerState.ASLEEP, Verdict.COLD, cold=2, failed=(ModelName("x"),), problems=("a", "b")),
     )
-    status = HostStatus("1", histories.NOW, "stamp", histories.NOW, (), users)
+    # What a worker said before its user had a daemon of their own is no figure.
+    own = replace(users[1], user="c", uid=3, state=WorkerState.ASIDE, warm=1, entries=1, allocated=1)
+    status = HostStatus("1", histories.NOW, "stamp", histories.NOW, (), (*users, own))
     text = metrics.host_metrics(status, histories.NOW)
     read = samples(text)
+    assert read["xpucached_users", (("verdict", "cold"),)] == 1
+    assert (read["xpucached_entries", ()], read["xpucached_allocated_bytes", ()]) == (5, 4096)
     assert samples(metrics.host_metrics(status, histories.NOW, openmetrics=True), openmetrics=True) == read
     assert read["xpucached_models", (("warmth", "warm"),)] == 3
     assert read["xpucached_models", (("warmth", "failed"),)] == read["xpucached_models", (("warmth", "cold"),)] == 1

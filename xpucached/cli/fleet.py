@@ -68,7 +68,7 @@ def _warm(options: Namespace) -> HostWarm | None:
             if not hosts:
                 status = client.call(requests.GetStatus()).value
                 return HostWarm(status.entries, Counter(str(one.warmth) for one in status.models))
-            users = client.call(host_requests.GetHost()).value.users
+            users = client.call(host_requests.GetHost()).value.known
     except XpucachedError:
         return None
     if any(one.seen is None for one in users):

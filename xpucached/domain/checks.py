@@ -6,7 +6,7 @@ then unknown, then warning.  What nobody knows is never OK.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Final
@@ -204,7 +204,7 @@ def _of_looks(value: Status, now: datetime) -> Iterable[_Found]:
 
 def check_host(value: HostStatus, now: datetime) -> Check:
     """Judge what the host's daemon knows; of who runs a daemon of their own it knows nothing."""
-    known = [one for one in value.users if one.state is not WorkerState.ASIDE]
+    known = value.known
     found = _worst_first([*_of_host(value, now), *_of_users(value, known, now)])
     warm, cold, failed = sum(one.warm for one in known), sum(one.cold for one in known), sum(map(_failed, known))
     figures = _figures(
@@ -235,7 +235,7 @@ def _of_host(value: HostStatus, now: datetime) -> Iterable[_Found]:
             yield PROBLEMS[one.code], one.message
 
 
-def _of_users(value: HostStatus, known: list[UserStatus], now: datetime) -> Iterable[_Found]:
+def _of_users(value: HostStatus, known: Sequence[UserStatus], now: datetime) -> Iterable[_Found]:
     failed = [one for one in known if one.state is WorkerState.FAILED]
     refused = [one for one in known if _is_refused(one)]
     dead = [one.user for one in failed if one not in refused]

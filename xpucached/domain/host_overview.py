@@ -49,7 +49,7 @@ def host_overview(value: HostStatus, host: str, now: AwareDatetime) -> HostOverv
     """Return who has what, and how the host stands."""
     check = check_host(value, now)
     users = sorted(map(_usage, value.users), key=lambda one: (-(one.allocated or 0), one.user))
-    codes = Counter([*(one.code for one in value.problems), *(code for one in value.users for code in one.problems)])
+    codes = Counter([*(one.code for one in value.problems), *(code for one in value.known for code in one.problems)])
     return HostOverview(
         now,
         value.version,
@@ -66,8 +66,10 @@ def host_overview(value: HostStatus, host: str, now: AwareDatetime) -> HostOverv
 
 
 def _usage(one: UserStatus) -> UserUsage:
-    if one.seen is None or one.state is WorkerState.ASIDE:
-        return UserUsage(one.user, one.state, None, one.sentence, None, None, None, None, None, None, one.problems)
+    aside = one.state is WorkerState.ASIDE
+    if one.seen is None or aside:
+        codes = () if aside else one.problems
+        return UserUsage(one.user, one.state, None, one.sentence, None, None, None, None, None, None, codes)
     return UserUsage(
         one.user,
         one.state,

@@ -86,6 +86,11 @@ class HostStatus(Struct, frozen=True):
     looked: AwareDatetime | None = None  #: when users and driver were last looked at since the daemon started
     look_every: float = 0.0  #: seconds after which that is done again
 
+    @property
+    def known(self) -> tuple[UserStatus, ...]:
+        """Users of whom it is known how they stand: of who runs a daemon of their own only what held before it."""
+        return tuple(one for one in self.users if one.state is not WorkerState.ASIDE)
+
 
 class SavedState(Struct, frozen=True):
     """What the host's daemon keeps from one life to the next."""

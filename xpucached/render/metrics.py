@@ -234,12 +234,12 @@ def host_metrics(status: HostStatus, now: datetime, *, openmetrics: bool = False
     """Write the figures of the host's daemon: of all users together, as each one's worker last said."""
     page = Families(openmetrics=openmetrics)
     _beginning(page, status.version, "", status.started, now)
-    verdicts = Counter(str(one.verdict) for one in status.users if one.verdict is not None)
+    verdicts = Counter(str(one.verdict) for one in status.known if one.verdict is not None)
     page.add("xpucached_users", "gauge", "Users by their verdicts.", _known("verdict", Verdict, verdicts))
-    failed = sum(len(one.failed) for one in status.users)
+    failed = sum(len(one.failed) for one in status.known)
     models = {
-        "warm": sum(one.warm for one in status.users),
-        "cold": max(0, sum(one.cold for one in status.users) - failed),
+        "warm": sum(one.warm for one in status.known),
+        "cold": max(0, sum(one.cold for one in status.known) - failed),
         "failed": failed,
     }
     page.add(
@@ -248,11 +248,11 @@ def host_metrics(status: HostStatus, now: datetime, *, openmetrics: bool = False
         "Models of all users by how they stand; cold is what is neither warm nor failed.",
         _known("warmth", models, models),
     )
-    page.gauge("xpucached_entries", "Entries of all users.", sum(one.entries for one in status.users))
+    page.gauge("xpucached_entries", "Entries of all users.", sum(one.entries for one in status.known))
     page.gauge(
         "xpucached_allocated_bytes",
         "Bytes on disk of all users.",
-        sum(one.allocated for one in status.users),
+        sum(one.allocated for one in status.known),
         "bytes",
     )
     if status.changed is not None:
@@ -263,7 +263,7 @@ def host_metrics(status: HostStatus, now: datetime, *, openmetrics: bool = False
             "seconds",
         )
     # A user's worker may say what it likes, another word each time, and each word would be a series for ever.
-    theirs = (code if code in CODES else "unknown" for one in status.users for code in one.problems)
+    theirs = (code if code in CODES else "unknown" for one in status.known for code in one.problems)
     codes = Counter([*(one.code for one in status.problems), *theirs])
     page.add(
         "xpucached_problems",

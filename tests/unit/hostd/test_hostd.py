@@ -314,10 +314,10 @@ def motd(tmp_path: Path) -> Path:
     return tmp_path / "motd.d/60-xpucached"
 
 
-def shown(tmp_path: Path) -> str:
+def shown(tmp_path: Path, state: WorkerState = WorkerState.ASLEEP) -> str:
     """Let a daemon live for whom somebody's models are cold; give what is shown meanwhile."""
     one = make(tmp_path, WorkerUnitsStub(), tmp_path / "nobody")
-    one._known.said[OURS + 1] = replace(one._known.said[OURS + 1], cold=7, warm=5)
+    one._known.said[OURS + 1] = replace(one._known.said[OURS + 1], state=state, cold=7, warm=5)
     one._memory.keep(one._saved())
     file = tmp_path / "motd.d/60-xpucached"
     said = file.read_text() if file.is_file() else ""
@@ -338,6 +338,8 @@ def test_who_logs_in_is_not_told_how_many_models_others_have(tmp_path: Path) -> 
     assert len(line.splitlines()) == 1
     # Of a daemon that was stopped, or removed, nothing is told any more.
     assert file.read_text() == ""
+    # Of who runs a daemon of their own nothing is known.
+    assert shown(tmp_path, WorkerState.ASIDE) == ""
 
 
 def test_what_is_shown_to_who_logs_in_is_a_file_that_root_made(tmp_path: Path) -> None:
