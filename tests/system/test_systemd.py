@@ -422,6 +422,12 @@ def test_a_worker_steps_aside_for_its_user_s_own_daemon(house: House) -> None:
     assert "runs a daemon of their own" in refused
     assert " xpucachectl --user status" in refused
     assert "verdict" in machine.out("runuser", "-u", "dora", "--", "xpucachectl", "--user", "status", "--json")
+    # Started while that one runs, as at each boot, hers goes at once, and for systemd that is no failure.
+    unit = f"xpucached-worker@{house.users()['dora']['uid']}.service"
+    machine.run("systemctl", "start", unit)
+    machine.until(lambda: machine.show(unit, "ActiveState") in {"inactive", "failed"}, "her worker to go")
+    assert machine.show(unit, "ActiveState") == "inactive"
+    house.until("dora", state="aside")
     machine.run("systemctl", "--user", "stop", "xpucached.socket", "xpucached.service", user="dora", session=True)
     assert '"verdict"' in house.ctl("--of", "dora", "status", "--json")
     house.ctl("--of", "dora", "model", "remove", "first")

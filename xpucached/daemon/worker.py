@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from xpucached import deadlines, settings, sockets
+from xpucached import deadlines, settings, sockets, systemd
 from xpucached.api import host_requests
 from xpucached.api.client import Client
 from xpucached.errors import CatalogError, RunningError, SettingsError, Unavailable, XpucachedError
@@ -158,6 +158,8 @@ def step_aside() -> bool | None:
     # Where there is no daemon of the host, nobody waits for us either.
     with contextlib.suppress(XpucachedError), Client(Path(sockets.PUBLIC), patience=_PATIENCE) as client:
         client.call(host_requests.StepAside())
+    # Of one that ends before it is ready systemd says that it failed, whatever its exit status; this is no failure.
+    systemd.notify("READY=1")
     raise RunningError(f"this user runs a daemon of their own, on {path}", hint="xpucachectl status asks that one")
 
 
