@@ -555,6 +555,19 @@ def test_a_worker_sees_what_its_user_s_daemon_would_and_models_may_make_what_he_
         house.ctl("--of", "bob", "scan")
 
 
+@pytest.mark.parametrize("place", ["/tmp/bobs", "/var/tmp/bobs"])
+def test_what_a_worker_warms_is_where_its_user_s_programs_look(house: House, place: str) -> None:
+    machine = house.machine
+    house.ctl("model", "add", "there", "--store", place, "--", "/usr/local/bin/app", user="bob")
+    try:
+        house.ctl("prewarm", "there", user="bob")
+        house.until("bob", warm=1, cold=0)
+        assert machine.out("find", place, "-name", "*.bin", user="bob")
+    finally:
+        house.ctl("model", "remove", "there", user="bob")
+        machine.run("rm", "-rf", place)
+
+
 def test_of_what_a_worker_runs_it_is_known_which_modules_it_is_made_of(house: House) -> None:
     machine = house.machine
     machine.write("/home/bob/own.py", "")

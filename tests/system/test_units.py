@@ -269,7 +269,7 @@ def test_no_worker_is_root_s(uid: int) -> None:
 
 THRESHOLDS: Final = {
     "xpucached.service": 5,
-    "xpucached-worker@.service": 10,
+    "xpucached-worker@.service": 12,
     "xpucached-prewarm@.service": 5,
     "xpucached-refresh.service": 5,
     "xpucached-pull.service": 15,
