@@ -48,6 +48,7 @@ def test_a_real_runtime_tells_what_it_compiled_where_and_for_how_long(
         done = subprocess.run(
             [*TRACE, "--json", "-o", str(into), "--", *program],
             env=environment,
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             check=False,
@@ -68,6 +69,12 @@ def test_a_real_runtime_tells_what_it_compiled_where_and_for_how_long(
     assert cold["commands"]
     warm = traced()
     assert (warm["programs"], warm["kept"], warm["found"], warm["compiling"], warm["commands"]) == (2, 0, 2, 0.0, [])
+    # A path that begins at the program's directory is told as the program was given it.
+    there = traced(SYCL_CACHE_DIR="cache")
+    assert (there["found"], there["nowhere"], there["compiling"], there["commands"]) == (2, 0, 0.0, [])
+    stores = there["stores"]
+    assert isinstance(stores, list)
+    assert [one["root"] for one in stores] == ["cache"]
     off = traced(SYCL_CACHE_PERSISTENT="0")
     assert (off["programs"], off["nowhere"], off["compiling"], off["off"]) == (2, 2, None, True)
 

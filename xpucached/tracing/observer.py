@@ -159,7 +159,8 @@ def _others(environ: Mapping[str, str], began: datetime) -> Iterator[OtherCache]
     for variable, called in FURTHER.items():
         root = environ.get(variable, "")
         if root.startswith("/"):
-            yield _looked(called, Path(root), since, lambda _: True)
+            # Their locks are opened anew at each start, and have a new time though nothing is compiled.
+            yield _looked(called, Path(root), since, lambda path: not path.endswith(".lock"))
 
 
 def _looked(name: str, root: Path, since: float, wanted: Callable[[str], bool]) -> OtherCache:

@@ -90,6 +90,17 @@ def test_what_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:
         assert reported(listener, environ, *ours).partition("warm:")[2] == more.partition("warm:")[2]
 
 
+def test_the_locks_of_a_compiler_are_nothing_new(tmp_path: Path) -> None:
+    # Inductor opens those of all that it loads, and so writes their times, at each warm start.
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "kernel.lock").touch()
+    listener = observer.Listener({})
+    listener.take(f"{ASKED.format(1)}\n{FOUND.format(0)}\n".encode(), 0.0)
+    told = reported(listener, {"NEO_CACHE_PERSISTENT": "0", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})
+    assert "none of it was compilation, as its runtime tells" in told
+    assert "what makes it warm" not in told
+
+
 def test_a_program_that_removes_its_directory_is_told_of_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,16 +162,18 @@ def follow() -> SyclFollower:
 def _roots(line: str) -> list[Path]:
     """Return the roots of the stores that a line names an entry of: what stands before the key."""
     found: dict[Path, None] = {}
-    start = line.rfind(": /")
+    # A store's path may begin at the program's directory.
+    mark = ": /" if ": /" in line else ": "
+    start = line.rfind(mark)
     if start < 0:
         return []
     for part in line[start + 2 :].split(";", _PATHS)[:_PATHS]:
         path = part.strip().removesuffix(".bin")
-        if not path.startswith("/"):
+        if not path.startswith(mark[2:]):
             continue
         pieces = path.split("/")
         for _ in range(trace.LEVELS):
-            if not (NUMBER.match(pieces[-1]) or pieces[-1] in {RTC, IR} or IR_KEY.match(pieces[-1])):
+            if not pieces or not (NUMBER.match(pieces[-1]) or pieces[-1] in {RTC, IR} or IR_KEY.match(pieces[-1])):
                 break
             if pieces.pop() == RTC:
                 break
