@@ -21,13 +21,17 @@ from tests.flow.test_upkeep import alone
 from tests.support import catalogs
 from tests.support.builders import sycl_target
 from xpucached.api.requests import ReplayEntries
+from xpucached.daemon.lock import instance
 from xpucached.domain.host import OtherDriver
 from xpucached.domain.jobs import ErrorInfo
 from xpucached.domain.libraries import SyclRuntime
+from xpucached.domain.models import Workload
 from xpucached.errors import HostError
 from xpucached.host import other_driver
 from xpucached.kinds.sycl import preflight
 from xpucached.processes import scratch
+from xpucached.processes.output import Trace
+from xpucached.processes.supervised import ProcessStarter
 
 NO_PLACE: Final = "no temporary directory can be made"
 
@@ -90,6 +94,21 @@ def test_a_runtime_that_leaves_one_is_judged_all_the_same(
     assert list(temporary.iterdir()) == []
 
 
+def test_a_program_s_sockets_have_room_for_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes 107 bytes of a path, and Ray needs 67 of them behind ``TMPDIR``."""
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    program = (
+        "import os, socket\n"
+        "place = os.environ['TMPDIR'] + '/ray/session_2026-11-27_23-36-10_295114_1234567/sockets'\n"
+        "os.makedirs(place)\n"
+        "socket.socket(socket.AF_UNIX).bind(place + '/plasma_store')\n"
+    )
+    starter = ProcessStarter(os.environ, instance(tmp_path))
+    workload = Workload((sys.executable, "-c", program), tmp_path, {}, 20)
+    done = asyncio.run(starter.execute(workload, {}, Trace(), polite=True))
+    assert done.outcome is None, done.output
+
+
 def test_what_the_host_has_no_room_for_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One word of a command may have 128 KiB; the daemon's own child gets it first.
     assert (
@@ -126,6 +145,8 @@ import os, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from xpucached.processes import scratch
+from xpucached.processes.output import Trace
+from xpucached.processes.supervised import ProcessStarter
 precious, where = Path(sys.argv[1]), sys.argv[3]
 os.environ["TMPDIR"] = str(precious.parent)
 with scratch.directory() as place:

@@ -139,8 +139,11 @@ def _execute(
 
 
 def _prefix(instance: str) -> str:
-    """Return what the names of the temporary directories of a daemon's runs begin with."""
-    return f"xpucached-{instance}-"
+    """Return what the names of the temporary directories of a daemon's runs begin with.
+
+    Short, for what programs make there: of a socket's path the kernel takes 107 bytes.
+    """
+    return f"xpu-{instance}-"
 
 
 def _unstarted(error: Exception) -> RunResult:
