@@ -60,11 +60,8 @@ def certificate(place: Path) -> tuple[Path, Path, Path]:
             now - timedelta(days=1),
             now + timedelta(days=1),
         )
-        # From Python 3.13 on a certificate has to say which key is meant, and an authority's what it is for.
-        its = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-        issuers = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key())
-        for extension in (*more, its, issuers):
-            one = one.add_extension(extension, critical=isinstance(extension, (x509.BasicConstraints, x509.KeyUsage)))
+        for extension in more:
+            one = one.add_extension(extension, critical=False)
         return one.sign(by, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     authority, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -72,19 +69,7 @@ def certificate(place: Path) -> tuple[Path, Path, Path]:
         [x509.DNSName("localhost"), x509.DNSName(ELSEWHERE), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     )
     paths = place / "ca.pem", place / "own.pem", place / "own.key"
-    signs = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    is_one = x509.BasicConstraints(ca=True, path_length=None)
-    paths[0].write_bytes(made("test", "test", authority, authority, is_one, signs))
+    paths[0].write_bytes(made("test", "test", authority, authority, x509.BasicConstraints(ca=True, path_length=None)))
     paths[1].write_bytes(made("localhost", "test", own, authority, names))
     form = serialization.PrivateFormat.PKCS8
     paths[2].write_bytes(own.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
