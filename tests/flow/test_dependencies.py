@@ -401,6 +401,35 @@ def test_what_a_shell_s_script_starts_counts_wherever_that_lies(tmp_path: Path, 
     assert set(changes(needs, place)) == {"app.py was modified", f"{module.relative_to(place)} was modified"}
 
 
+@pytest.mark.parametrize(
+    "goes",
+    [
+        'cd "$(dirname "$0")"',
+        "cd `dirname $0`",
+        'cd -P -- "${0%/*}" || exit',
+        'cd "$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd )"',
+        'HERE="$(cd "$(dirname "$0")" && pwd)"; pushd "$HERE"',
+        "cd $PROJECT",
+        'cd "$TOP/project"',
+        'cd "$(dirname "$0")/sub/.."',
+        "cd -- ../project",
+    ],
+)
+def test_what_lies_where_a_script_goes_by_what_it_computes_counts(tmp_path: Path, goes: str) -> None:
+    place, work = tmp_path / "project", tmp_path / "work"
+    work.mkdir()
+    (place / "models/m").mkdir(parents=True)
+    (place / "models/m/config.json").write_text("{}")
+    (place / "models/other").touch()
+    (place / "run.sh").write_text(f"{goes}\nexec {sys.executable} -c pass --model models/m --save=log -\n")
+    needs = proven(workload(work, "bash", str(place / "run.sh"), PROJECT=str(place), TOP=str(tmp_path)))
+    (place / "log").touch()
+    (place / "models/other").write_text("not its own")
+    assert changes(needs, place) == ()
+    (place / "models/m/config.json").write_text('{"a": 1}')
+    assert set(changes(needs, place)) == {"models/m/config.json was modified"}
+
+
 @pytest.mark.parametrize("before", [("env",), ("sh", "-c")])
 def test_modules_are_looked_for_in_each_directory_that_a_command_gives(tmp_path: Path, before: tuple[str, ...]) -> None:
     (tmp_path / "lib").mkdir()

@@ -48,7 +48,8 @@ class Needs(Modules):
         self._folders: dict[str, None] = {}  # what holds much has the room that is left
         self._scripts: deque[tuple[str, bool]] = deque()
         self._interpreters, self._started = set[str](), set[str]()
-        self._gone: list[str] = []  # directories to which a shell went by a plain word
+        self._gone: list[str] = []  # directories to which a shell went
+        self._beside = ""  # the directory of the script whose words are followed
 
     def look(self) -> None:
         """Note what the workload names."""
@@ -189,7 +190,12 @@ class Needs(Modules):
             for one in self._there(ahead[0]):
                 self._named_script(one, python=False, lists=False)
             return
-        self._goes(ahead.popleft())
+        while len(ahead) > 1 and len(ahead[0]) > 1 and ahead[0].startswith("-"):
+            ahead.popleft()
+        said = ahead.popleft()
+        known = "" if said == "dirname" else shell_words.expanded(said, self._variables)
+        for one in self._below(known, self._beside) if said == "dirname" or "$" in said else (said,):
+            self._goes(one)
 
     def _goes(self, word: str) -> list[str]:
         """Note, and return, where a program works: there what it writes cannot be told from what it needs."""
@@ -285,9 +291,9 @@ class Needs(Modules):
                 self._imports(code, self._directory, "")
             # A shell's script in the place of a Python chooses one, and the directory that it names is where these lie.
             self._in_script, self._starts = True, not PYTHON.match(os.path.basename(path))
-            self._lists = lists and self._starts
+            self._lists, self._beside = lists and self._starts, beside
             self.follow([self._meant(word, beside) for word in shell_words.of_script(text)])
-            self._in_script, self._lists, self._starts = False, True, True
+            self._in_script, self._lists, self._starts, self._beside = False, True, True, ""
 
     def _search_by(self, text: str, beside: str) -> None:
         """Look for modules and libraries also where a text says so to programs."""
