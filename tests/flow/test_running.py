@@ -15,7 +15,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.support.api_stub import Running
-from xpucached.errors import Busy
+from xpucached.errors import Busy, CatalogError, XpucachedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,6 +116,19 @@ def test_without_a_daemon_the_program_runs_and_that_is_said(short_dir: Path, mon
     assert done.returncode == 0
     assert "SYCL_CACHE_DIR" not in json.loads(done.stdout)
     assert "runs without the variables of the cache, and may compile what is kept" in done.stderr
+
+
+@pytest.mark.parametrize("trouble", [Busy("too much to do"), CatalogError("the catalog cannot be read")])
+def test_a_daemon_that_cannot_answer_now_keeps_no_program_from_running(
+    served: Running, monkeypatch: pytest.MonkeyPatch, trouble: XpucachedError
+) -> None:
+    async def env(_model: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(served.service, "env", env)
+    done = ctl("run", "resnet", "--", "echo", "it runs")
+    assert (done.returncode, done.stdout) == (0, "it runs\n")
+    assert f"{trouble.message}; echo runs without the variables of the cache" in done.stderr
 
 
 def test_variables_that_could_load_foreign_code_are_left_out(

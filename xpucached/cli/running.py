@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from xpucached.api import requests
 from xpucached.cli import belonging, connect, launching
-from xpucached.errors import RequestError, Unavailable, XpucachedError
+from xpucached.errors import Denied, NotFound, RequestError, Untrusted, XpucachedError
 from xpucached.printing import plain
 from xpucached.render import diagnosis
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def run(options: Namespace) -> int:
     """Become the program; gives an exit status only if that fails.  Raises what the daemon refuses with.
 
-    Where no daemon answers the program runs all the same, as if it had been started without us.
+    Where no daemon answers, or it cannot just now, the program runs all the same, as if it had been started without us.
     """
     if not options.command:
         # One word is a model, unless there is a program of that name.
@@ -30,7 +30,9 @@ def run(options: Namespace) -> int:
         raise RequestError("the program stands behind --", hint=f"xpucachectl run {what}")
     try:
         values = _variables(options)
-    except Unavailable as error:
+    except (RequestError, NotFound, Denied, Untrusted):
+        raise  # nobody can give what is asked for
+    except XpucachedError as error:
         without = "runs without the variables of the cache, and may compile what is kept"
         print(f"xpucachectl: {plain(error.message)}; {plain(options.command[0])} {without}", file=sys.stderr)
         if error.hint:
