@@ -79,7 +79,9 @@ def test_over_tls_with_the_account_of_a_helper(
     )
     told = ctl("push", bundle, place, "--ca-file", registry.ca_file, DOCKER_CONFIG=str(own))
     assert (told["reference"], told["sent"], told["signatures"]) == (place, 4, 2)
-    by = {"DOCKER_CONFIG": str(own), "SSL_CERT_FILE": str(registry.ca_file)}
+    # Wherever the program for bundles is.
+    monkeypatch.chdir(tmp_path)
+    by = {"DOCKER_CONFIG": "docker", "SSL_CERT_FILE": os.path.relpath(registry.ca_file)}
     exact = f"{registry.host}/caches/app@{told['digest']}"
     pulled = ctl("pull", exact, tmp_path / "again", status=0, **by)
     assert pulled["fetched"] == told["bytes"]

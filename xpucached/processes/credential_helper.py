@@ -24,11 +24,15 @@ _VARIABLES: Final = re.compile(
     r"|DBUS_SESSION_BUS_ADDRESS|DISPLAY|WAYLAND_DISPLAY|GPG_TTY|GNUPGHOME|PASSWORD_STORE_\w+"
     r"|(?:AWS|AZURE|CLOUDSDK|GOOGLE)_\w+"
 )
+_PLACES: Final = re.compile(r"DOCKER_CONFIG|GOOGLE_APPLICATION_CREDENTIALS|\w+_FILE")
+"""Those that hold a path."""
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that say where accounts are, and that helpers need."""
-    return {name: text for name, text in environ.items() if _VARIABLES.fullmatch(name)}
+    """Return the variables that say where accounts are, and that helpers need; paths are from where we are."""
+    found = {name: text for name, text in environ.items() if _VARIABLES.fullmatch(name)}
+    paths = {name for name, text in found.items() if text and _PLACES.fullmatch(name)}
+    return found | {name: os.path.abspath(found[name]) for name in paths}  # noqa: PTH100 - not resolved
 
 
 def ask(name: str, server: str) -> child.Ended | None:
