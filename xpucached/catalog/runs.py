@@ -70,9 +70,8 @@ def begin_run(
     """Note that a run of the model begins, with the workload that it is given with.  Raises `NotFound` without it."""
     if connection.execute(sa.select(MODELS.c.name).where(MODELS.c.name == model.name)).first() is None:
         raise NotFound(f"no model {model.name}", hint="see: xpucachectl model list")
-    number = connection.execute(
-        sa.insert(RUNS)
-        .values(
+    begun = connection.execute(
+        sa.insert(RUNS).values(
             model=model.name,
             workload=model.workload.digest,
             reason=reason.value,
@@ -85,9 +84,8 @@ def begin_run(
             kernel=kernel or None,
             changes=list(changes) or None,
         )
-        .returning(RUNS.c.id)
-    ).scalar_one()
-    return find_run(connection, number)
+    )
+    return find_run(connection, begun.lastrowid)
 
 
 def finish_run(

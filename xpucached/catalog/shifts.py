@@ -40,8 +40,7 @@ def record_shifts(
         keys = dict(zip(("variant", "figure", "run_id"), (one.variant, one.figure.value, one.run), strict=True))
         # One of the same keys is there only if it cannot be read.
         adding = sa.insert(SHIFTS).prefix_with("OR REPLACE").values(model=model, **keys, **values)
-        row = connection.execute(adding.returning(_C.id)).scalar_one()
-        news += _values(connection, _C.id == row)
+        news += _values(connection, _C.id == connection.execute(adding).lastrowid)
     over = tuple(one for key, one in kept.items() if key not in wanted)
     for one in over:
         connection.execute(sa.delete(SHIFTS).where(_C.id == one.id))

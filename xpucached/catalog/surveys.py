@@ -71,9 +71,7 @@ def record_survey(connection: sa.Connection, host: Host) -> DriverChange | None:
     # What began later, by a clock that was ahead or while the drivers were asked, did not meet what has come.
     before_it = sa.literal(host.surveyed - TICK, Moment)
     connection.execute(sa.update(RUNS).where(RUNS.c.started >= surveyed).values(started=before_it))
-    change = connection.execute(
-        sa.insert(CHANGES).values(at=host.surveyed, stamp=host.stamp).returning(CHANGES.c.id)
-    ).scalar_one()
+    change = connection.execute(sa.insert(CHANGES).values(at=host.surveyed, stamp=host.stamp)).lastrowid
     connection.execute(
         sa.insert(CHANGE_TARGETS),
         [{"change_id": change, "target_id": numbers[one.fingerprint], "appeared": True} for one in appeared]
