@@ -351,6 +351,24 @@ def test_a_catalog_on_a_full_disk_is_named_and_takes_up_again(
     assert "Traceback" not in struck.log.read_text()
 
 
+def test_what_is_told_of_models_and_that_a_run_begins_is_on_the_disk_before(
+    struck: Daemon, strike: Faults, tmp_path: Path
+) -> None:
+    struck.variables = {**struck.variables, "XPUCACHED_SCHEDULE_PREWARM": "false"}
+    struck.start()
+    ran = tmp_path / "ran"
+    add = ("model", "add", "net", "--device", "cpu", "--cache", str(tmp_path / "cc"), "--", "/usr/bin/touch", str(ran))
+    warm, remove = ("prewarm", "net", "--force"), ("model", "remove", "net")
+    for command, known, has_run in ((add, False, False), (warm, True, False), (remove, True, True)):
+        # What the disk does not take now would be gone after a power failure.
+        strike.fail(struck.state, errno.EIO, Calls.SYNCS)
+        assert struck.ctl(*command, check=None).returncode != 0
+        assert strike.stop() > 0
+        assert ([row["name"] for row in struck.rows("model", "list")], ran.exists()) == (["net"] * known, has_run)
+        struck.ctl(*command, check=None)
+    assert struck.rows("model", "list") == []
+
+
 def test_however_often_a_look_fails_it_is_tried_again_at_one_pace(
     struck: Daemon, strike: Faults, sycl_store: SyclStore
 ) -> None:

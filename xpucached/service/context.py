@@ -159,6 +159,10 @@ class Context:
         """Note something in the catalog, in a thread."""
         return await asyncio.to_thread(self.catalog.write, do, *args, **kwargs)
 
+    async def write_durably(self, do: Question[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Do the same for what a failure of the power, or a host that stands still, must not take back."""
+        return await asyncio.to_thread(self.catalog.write_durably, do, *args, **kwargs)
+
     async def until_ready(self) -> None:
         """Wait until everything was looked at once."""
         while not self.ready:  # noqa: ASYNC110 - one waits, once in a life

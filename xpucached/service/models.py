@@ -191,7 +191,7 @@ class ModelKeeper:
         store = await asyncio.to_thread(self._unless_managed, request.store)
         model = Model(request.name, workload, store, request.priority, request.pinned, before=request.before)
         await asyncio.to_thread(self._finder.refuse_foreign, model)
-        added = await self._context.write(
+        added = await self._context.write_durably(
             register_model, model, replaces=request.replace, if_changed=request.if_changed
         )
         if added is not Added.SAME:
@@ -222,7 +222,7 @@ class ModelKeeper:
             would = await asyncio.to_thread(self._caches.would_remove, model, named=caches)
             ended, large = self._context.turns.is_running(name), self._caches.too_large(would)
             return RemovedModel(name, ended, would, self._caches.keeps, dry_run=True, too_large=large)
-        await self._context.write(remove_model, name)
+        await self._context.write_durably(remove_model, name)
         await self._tell_of_removal([name])
         ended = name in await self._end_outdated()
         went = await to_its_end(self._caches.remove, model, named=caches)

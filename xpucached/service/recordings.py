@@ -80,7 +80,8 @@ async def begun(
     context: Context, model: Model, reason: WarmReason, host: str, now: datetime, kernel: str, changes: Sequence[str]
 ) -> Run:
     """Note that a run begins; who is cancelled meanwhile leaves none behind that seems to go on."""
-    noting = asyncio.ensure_future(context.write(begin_run, model, reason, host, now, kernel, changes))
+    # Of a run that takes the whole host down nothing else is left: without it each start would run the model again.
+    noting = asyncio.ensure_future(context.write_durably(begin_run, model, reason, host, now, kernel, changes))
     try:
         return await ended(noting)
     except asyncio.CancelledError:

@@ -130,7 +130,7 @@ def test_a_run_that_is_cancelled_as_it_begins_does_not_seem_to_go_on(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = service.context.catalog
-    write = catalog.write
+    write = catalog.write_durably
     monkeypatch.setattr(Surveyor, "reached", lambda *_: frozenset())
     noted = threading.Event()
 
@@ -152,7 +152,7 @@ def test_a_run_that_is_cancelled_as_it_begins_does_not_seem_to_go_on(
                 if do is begin_run:
                     noted.set()
 
-        monkeypatch.setattr(catalog, "write", writing)
+        monkeypatch.setattr(catalog, "write_durably", writing)
         await asyncio.wait({warming})
         assert warming.cancelled()
         await asyncio.to_thread(noted.wait, 60.0)
