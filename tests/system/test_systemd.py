@@ -449,6 +449,16 @@ def test_the_configuration_is_read_again(house: House) -> None:
     machine.until(lambda: machine.show(unit, "ActiveState") == "inactive", "his worker to go")
 
 
+def test_what_only_root_may_read_is_refused_by_check_as_by_the_service(house: House) -> None:
+    machine = house.machine
+    machine.run("xpucached", "--check")
+    machine.run("chmod", "600", "/etc/xpucached/xpucached.toml")
+    refused = machine.run("xpucached", "--check", check=78)
+    machine.run("chmod", "644", "/etc/xpucached/xpucached.toml")
+
+    assert "xpucached.toml: cannot be read: Permission denied" in refused.stderr
+
+
 def sleeps(machine: hosts.Machine) -> bool:
     """Return whether a model of number 4321 runs."""
     return machine.run("pgrep", "-u", "4321", "-x", "sleep", check=None).returncode == 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
+import pwd
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from xpucached import __version__, guarded, logs, settings
+from xpucached import __version__, guarded, logs, settings, sockets
 from xpucached.daemon import configuration, memory, worker
 from xpucached.daemon.lock import alone
 from xpucached.errors import SettingsError, XpucachedError
@@ -46,6 +48,15 @@ def _settings(options: argparse.Namespace) -> settings.Settings:
     if options.worker:
         worker.require_permitted(config.paths.state)
     return config
+
+
+def _become_the_service() -> None:
+    """Be the account of the host's daemon from now on, where we may: root may read what that account may not."""
+    with contextlib.suppress(KeyError, OSError):
+        account = pwd.getpwnam(sockets.ACCOUNT)
+        os.setgroups(os.getgrouplist(account.pw_name, account.pw_gid))
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
 
 
 def _check(config: settings.Settings, *, user: bool) -> int:
@@ -123,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runner = asyncio.Runner()
     status, serving = 1, False
     try:
+        if options.check and not options.user and options.config is None:
+            _become_the_service()
         config = _settings(options)
         if options.check:
             return _check(config, user=options.user)
