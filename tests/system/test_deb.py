@@ -261,6 +261,8 @@ def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> N
         machine.run("systemctl", "enable", "--now", "xpucached.service")
         answers(machine)
         explains_its_journal(machine)
+        # What docs/containers.md tells who has his home elsewhere.
+        assert machine.out("unshare", "--mount", "sh", "-c", TIDIED) == "/var/tmp/xpucached-1234/catalog.sqlite"
         hears_of_new_gpus(machine)
         may_pause_longer(machine)
         # What differs between the two is Python, systemd and dpkg, not the rest.
@@ -304,6 +306,19 @@ for name in card0 renderD128; do
     echo
     echo "$name $(SYSTEMD_DEVICE_VERIFY_SYSFS=0 udevadm test --action=add $PWD/$name 2>&1 | grep -o SYSTEMD_WANTS=.*)"
 done
+"""
+
+
+# In a place that looks like it: what runs has its own there.
+TIDIED: Final = """
+set -e
+mount -t tmpfs none /var/tmp
+mkdir /var/tmp/xpucached-1234 /var/tmp/other
+touch /var/tmp/xpucached-1234/catalog.sqlite /var/tmp/other/file
+echo 'q /var/tmp 1777 root root 0' >/tmp/aged.conf
+systemd-tmpfiles --clean /usr/lib/tmpfiles.d/xpucached.conf /tmp/aged.conf
+rm /tmp/aged.conf
+find /var/tmp -type f
 """
 
 
