@@ -601,8 +601,6 @@ def a_user_looks_after_theirs(house: House, typist: documents.Typist) -> None:
     typist.type(DAY, "Watching")
     assert machine.show("xpucached-watch.service", "ActiveState") == "active"
     machine.run("systemctl", "disable", "--now", "xpucached-watch")
-    machine.run("rm", "/etc/systemd/system/xpucached-watch.service", "/etc/sysusers.d/xpucached-watch.conf")
-    machine.run("systemctl", "daemon-reload")
 
 
 def has_models_of_two_users_and_a_service(house: House, typist: documents.Typist) -> None:
