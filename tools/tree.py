@@ -224,7 +224,8 @@ def _furnish(tree: Path, package: Path, zsh: str) -> None:
         _write(docs / f"{path.name}.gz", _gzip(path.read_bytes()))
     for path in sorted((ROOT / "docs/examples").glob("*.toml")):
         _write(docs / "examples" / path.name, path.read_bytes())
-    (tree / "etc/xpucached/models.d").mkdir(parents=True, exist_ok=True)
+    for name in ("models.d", "trust.d"):
+        (tree / "etc/xpucached" / name).mkdir(parents=True, exist_ok=True)
 
 
 def _settle_one(tree: Path, docs: Path, name: str, content: bytes, zsh: str) -> None:

@@ -285,6 +285,8 @@ def answers(machine: hosts.Machine) -> None:
     machine.run("xpucachectl", "--system", "status")
     assert machine.out("xpucachectl", "--of", "alice", "-q", "status")
     assert machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*") == ""
+    # Where docs/bundles.md puts keys, and what is revoked.
+    assert machine.out("stat", "-c", "%U %a", "/etc/xpucached/trust.d") == "root 755"
     # Compiled once, by root: the daemon may not write there.
     assert machine.out("sh", "-c", "find /usr/lib/xpucached/common/xpucached -name '*.pyc' | head -1")
     # As a user, who gets a worker of his own.
