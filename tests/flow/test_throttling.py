@@ -204,9 +204,20 @@ def test_the_xe_driver_counts_cycles(tmp_path: Path) -> None:
     meter = PressureMeter(HostRoots(proc=tmp_path))
     pretend(tmp_path, 10, 1, "drm-cycles-ccs:\t0\ndrm-total-cycles-ccs:\t1000\n")
     meter.look()
-    pretend(tmp_path, 10, 1, "drm-cycles-ccs:\t1000\ndrm-total-cycles-ccs:\t1000\n")
+    pretend(tmp_path, 10, 1, "drm-cycles-ccs:\t1000\ndrm-total-cycles-ccs:\t2000\n")
 
     assert meter.look().gpu == 100.0
+
+
+def test_a_gpu_whose_clock_began_anew_is_as_busy_as_it_was_between_two_looks(tmp_path: Path) -> None:
+    """As after the machine slept, with a program that had the GPU work for long before."""
+    meter = PressureMeter(HostRoots(proc=tmp_path))
+    seen = []
+    for worked, clock in ((0, 9_000), (3_000, 20), (3_500, 1_020), (3_500, 2_020)):
+        pretend(tmp_path, 10, 1, f"drm-cycles-ccs:\t{10**9 + worked}\ndrm-total-cycles-ccs:\t{clock}\n")
+        seen.append(meter.look().gpu)
+
+    assert seen == [None, 0.0, 50.0, 0.0]
 
 
 def test_a_family_is_a_process_and_what_descends_from_it() -> None:

@@ -23,7 +23,7 @@ _LONGEST: Final = 1 << 16
 _OPEN_OF_ONE: Final = 5000
 _OPEN: Final = 100_000
 """Descriptors that are looked at each time, of one process and of all."""
-_ENGINE: Final = re.compile(r"^drm-engine-(?!capacity)[\w-]+:\s+(\d+) ns$", re.MULTILINE)
+_ENGINE: Final = re.compile(r"^drm-engine-(?!capacity)([\w-]+):\s+(\d+) ns$", re.MULTILINE)
 _CYCLES: Final = re.compile(r"^drm-(cycles|total-cycles)-([\w-]+):\s+(\d+)$", re.MULTILINE)
 _FIELD: Final = re.compile(r"^drm-(pdev|client-id):\s+(\S+)$", re.MULTILINE)
 
@@ -33,8 +33,7 @@ class PressureMeter:
 
     def __init__(self, places: HostRoots = HERE) -> None:
         self._places = places
-        self._before: dict[tuple[str, str], float] = {}
-        self._at: float | None = None
+        self._before: dict[tuple[str, str, str], tuple[float, float]] | None = None
 
     def look(self, without: Collection[int] = ()) -> Pressure:
         """Look; the processes in ``without`` are not others.
@@ -48,22 +47,25 @@ class PressureMeter:
 
     def _gpu(self, without: Collection[int]) -> float | None:
         now = time.monotonic()
-        spent: dict[tuple[str, str], float] = {}
+        spent: dict[tuple[str, str, str], tuple[float, float]] = {}
         for text in _descriptions(self._places.proc, without):
             fields = dict(_FIELD.findall(text))
-            key = (fields.get("pdev", "?"), fields.get("client-id", "?"))
-            # A client that several descriptors share is told once by each.
-            spent[key] = max(spent.get(key, 0.0), _seconds(text))
-        before, at = self._before, self._at
-        self._before, self._at = spent, now
-        if at is None or now <= at:
+            for engine, told in _engines(text, now).items():
+                key = (fields.get("pdev", "?"), fields.get("client-id", "?"), engine)
+                # A client that several descriptors share is told once by each.
+                spent[key] = max(spent.get(key, told), told)
+        before, self._before = self._before, spent
+        if before is None:
             return None
+        shares: dict[tuple[str, str], float] = {}  # of each client: that of the engine that worked most for it
+        for (device, client, engine), (worked, of) in spent.items():
+            was, then = before.get((device, client, engine), (worked, of))
+            if of > then:
+                shares[device, client] = max(shares.get((device, client), 0.0), (worked - was) / (of - then))
         devices: dict[str, float] = {}
-        for (device, client), value in spent.items():
-            if (device, client) in before:
-                grown = max(0.0, value - before[device, client])
-                devices[device] = devices.get(device, 0.0) + grown
-        return min(100.0, max(devices.values(), default=0.0) / (now - at) * 100)
+        for (device, _), share in shares.items():
+            devices[device] = devices.get(device, 0.0) + share
+        return min(100.0, max(devices.values(), default=0.0) * 100)
 
 
 def _pressure(path: Path) -> float | None:
@@ -75,20 +77,19 @@ def _pressure(path: Path) -> float | None:
     return float(match[1]) if match else None
 
 
-def _seconds(text: str) -> float:
-    """Return the time that the engines worked: the busiest one's, in seconds."""
-    times = [int(number) / 1e9 for number in _ENGINE.findall(text)]
-    cycles: dict[str, dict[str, int]] = {}
-    for kind, engine, number in _CYCLES.findall(text):
-        cycles.setdefault(engine, {})[kind] = int(number)
-    # The xe driver counts cycles of the engine's clock, and beside them all that passed since the GPU came up.
-    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    times += [
-        one["cycles"] / one["total-cycles"] * uptime
-        for one in cycles.values()
-        if one.get("total-cycles") and "cycles" in one
-    ]
-    return max(times, default=0.0)
+def _engines(text: str, now: float) -> dict[str, tuple[float, float]]:
+    """Return of each engine how much it worked so far, and of how much: both in seconds, or in cycles of its clock.
+
+    The xe driver counts cycles.  The GPU's clock rests, or begins anew, while the machine sleeps, and some go round in
+    an hour, so it tells nothing but what was between two looks.
+    """
+    cycles = {(kind, engine): int(number) for kind, engine, number in _CYCLES.findall(text)}
+    counted: dict[str, tuple[float, float]] = {
+        engine: (worked, cycles["total-cycles", engine])
+        for (kind, engine), worked in cycles.items()
+        if kind == "cycles" and ("total-cycles", engine) in cycles
+    }
+    return counted | {name: (int(number) / 1e9, now) for name, number in _ENGINE.findall(text)}
 
 
 def _descriptions(proc: Path, without: Collection[int]) -> Iterator[str]:
