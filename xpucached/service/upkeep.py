@@ -113,6 +113,8 @@ class Upkeep:
             return ""
         if not settings.schedule.prewarm:
             return "It is not warmed by itself, as schedule.prewarm is off"
+        if model.warmth is Warmth.FAILED:
+            return ""  # its state says when it is tried again, if it is
         if not self._context.ready:
             when = "as soon as this host has been looked at"
         elif model.has_no_device:

@@ -124,11 +124,13 @@ def test_who_registers_a_model_hears_when_it_is_warmed(tmp_path: Path) -> None:
         assert upkeep.due(cold) == f"It is warmed by itself as soon as {device}{calm}"
         anywhere = replace(cold, reason=WarmReason.NEVER)
         assert upkeep.due(anywhere) == f"It is warmed by itself in a moment{calm}"
+        failed = make_model(warmth=Warmth.FAILED)
+        assert upkeep.due(failed) == ""
         shut = (datetime.now().astimezone().hour + 2) % 24 * 60
         context.settings = replace(config, throttle=replace(config.throttle, window=(shut, shut + 30)))
         assert upkeep.due(anywhere).endswith(f"; it waits for its time, {shut // 60:02}:00 to {shut // 60:02}:30")
         context.settings = replace(config, schedule=replace(config.schedule, prewarm=False))
-        assert upkeep.due(cold) == "It is not warmed by itself, as schedule.prewarm is off"
+        assert upkeep.due(cold) == upkeep.due(failed) == "It is not warmed by itself, as schedule.prewarm is off"
         assert upkeep.due(make_model()) == ""
 
 
