@@ -11,6 +11,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,7 +33,7 @@ from xpucached.kinds import sycl
 from xpucached.kinds.sycl import locks
 from xpucached.planning.trash import plan_trash
 from xpucached.processes.supervised import ProcessStarter
-from xpucached.service import Service
+from xpucached.service import Service, scan
 from xpucached.service.context import Context
 from xpucached.service.publish import forget_old
 from xpucached.settings import loading
@@ -199,6 +200,24 @@ def test_what_was_compiled_lately_is_not_forgotten_by_a_clock_that_is_set(
         set_clock.offset = timedelta()
         await service.context.write(forget_old_builds, set_clock.now() + timedelta(days=400))
         assert await service.context.read(count_built, frozenset({one})) == 0
+
+    set_clock.live(work)
+
+
+def test_the_first_look_after_a_boot_is_at_every_file(
+    set_clock: SetClock, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not on the disk when the machine went down is empty, in a directory that is as it was."""
+    slot = sycl_store.add()
+    set_clock.offset = timedelta(minutes=1)
+
+    async def work() -> None:
+        scanner = set_clock.service.scanner
+        await scanner.scan_stores()
+        slot.cut(slot.bin, 0)
+        assert (await scanner.scan_stores()).changed == 0
+        monkeypatch.setattr(scan, "time", SimpleNamespace(**vars(time) | {"clock_gettime": lambda _clock: 0.0}))
+        assert (await scanner.scan_stores()).changed == 1
 
     set_clock.live(work)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _THOROUGH: Final = timedelta(days=1)
-"""So long a look goes by the directories.  What is written into a file in its place, no runtime does."""
+"""So long, but until the next boot, a look goes by the directories.  In its place no runtime writes into a file."""
 
 _TOUCHED: Final = 10_000
 """Leaves of a store of which it is remembered that somebody wrote there; where it is more, all are looked at."""
@@ -170,7 +170,9 @@ class StoreScanner:
         looked = self._context.catalog.read(last_thorough_scan, found.store)
         with self._touching:
             touched = self._touched.pop(found.store.root, set())
-        recent = looked is not None and timedelta() <= now - looked < _THOROUGH
+        # What was on its way to the disk when the machine went down is empty now, in directories that are as they were.
+        up = timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
+        recent = looked is not None and timedelta() <= now - looked < min(_THOROUGH, up)
         quick = recent and len(touched) < _TOUCHED and not (full or thorough)
 
         def known() -> Iterator[KnownEntry]:
