@@ -36,14 +36,16 @@ from xpucached.domain.reports import PrewarmReport
 from xpucached.domain.status import Status, Verdict
 from xpucached.domain.stores import Kernel
 from xpucached.domain.workloads import Loader, RunSpec
-from xpucached.errors import Unavailable
+from xpucached.errors import Busy, Unavailable
 from xpucached.render import jobs
 from xpucached.render.status import monitoring
 from xpucached.render.text import TextStyle
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator
 
+    from xpucached.api.client import Client
     from xpucached.domain.queries import EntryPage
 
 COMMAND: Final = (sys.executable, "-m", "xpucached.cli")
@@ -1021,6 +1023,26 @@ def test_the_short_way_asks_for_what_the_long_one_does(own: Running, line: str) 
     assert program.main(line.split()) == 0
     assert len(short) == 1
     assert short == asked()
+
+
+@pytest.mark.parametrize("line", ["status --wait", "status --wait --timeout=1m", "prewarm resnet --timeout=1m"])
+def test_who_waits_waits_for_a_worker_that_takes_long_to_start(
+    own: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    reach, busy = connect.reach, [Busy("the worker is starting, which takes long")] * 2
+
+    def starting(options: Namespace) -> tuple[Client, bool]:
+        if busy:
+            raise busy.pop()
+        return reach(options)
+
+    monkeypatch.setattr(connect, "reach", starting)
+    monkeypatch.setattr("xpucached.cli.progress._BEAT", 0.01)
+    assert program.main(line.split()) == 0
+    assert (busy, "takes long" in capsys.readouterr().err) == ([], False)
+    # Who said nothing of waiting hears of it.
+    busy.append(Busy("the worker is starting, which takes long"))
+    assert program.main([line.partition(" ")[0]]) == Busy.exit
 
 
 def test_the_short_way_tells_the_host_s_daemon_what_a_hook_has_to_say(

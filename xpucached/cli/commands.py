@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from xpucached.cli import commands_jobs, commands_models, commands_read, connect, driver_changed, several, terminal
 from xpucached.cli.output import Output
+from xpucached.cli.progress import in_time
 from xpucached.errors import RequestError
 
 if TYPE_CHECKING:
@@ -37,7 +39,11 @@ COMMANDS: Final[Mapping[str, Callable[[Output], int]]] = {
 def run(options: Namespace) -> int:
     """Do what the command line says; gives the exit status."""
     style = terminal.style(options)
-    client, hosts = connect.reach(options)
+    limit = (options.timeout or 0.0) if getattr(options, "wait", False) and hasattr(options, "timeout") else 0.0
+    began = time.monotonic()
+    client, hosts = in_time(lambda: connect.reach(options), limit)
+    if limit:
+        options.timeout = max(0.0, limit - (time.monotonic() - began))
     commands = _OF_HOST if hosts else COMMANDS
     if options.verb not in commands:
         raise connect.whose(options.verb)

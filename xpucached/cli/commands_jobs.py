@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached.api import requests
 from xpucached.api.client import refusal
 from xpucached.cli import driver_changed, errands, everyone, hints, listing, narrowing
-from xpucached.cli.progress import begun_in_time, ended, wait
+from xpucached.cli.progress import ended, in_time, wait
 from xpucached.domain.defects import Effect
 from xpucached.domain.jobs import Job, JobState
 from xpucached.domain.models import Outcome
@@ -47,7 +47,7 @@ def _ended(output: Output, request: Request[Job], names: Callable[[Job], str]) -
         output.tell(answer, lambda value, _style: f"job {value.id}: {jobs.progress(value)}", _job_names)
         return None, 0
     asked = time.monotonic()
-    begun = begun_in_time(output.client, request, limit or 0.0)
+    begun = in_time(lambda: output.client.call(request), limit or 0.0)
     if limit is not None:
         limit = max(0.0, limit - (time.monotonic() - asked))
     given = hints.flags(output.options)

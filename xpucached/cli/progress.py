@@ -112,12 +112,12 @@ def until_back(ask: Callable[[], _T], left: float = 0.0) -> _T:
             time.sleep(_PAUSE)
 
 
-def begun_in_time(client: Client, request: Request[Job], limit: float) -> Answer[Job]:
-    """Begin a job; who says how long to wait waits as long for a daemon that is starting, or has too much to do."""
+def in_time(ask: Callable[[], _T], limit: float) -> _T:
+    """Ask; who says how long to wait waits as long for a daemon that is starting, or has too much to do."""
     end = time.monotonic() + limit
     while True:
         try:
-            return client.call(request)
+            return ask()
         except Busy:
             if time.monotonic() + _BEAT >= end:
                 raise

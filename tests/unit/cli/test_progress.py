@@ -7,9 +7,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from xpucached.api import requests
 from xpucached.cli import progress
-from xpucached.cli.progress import begun_in_time
+from xpucached.cli.progress import in_time
 from xpucached.errors import Busy, Unavailable
 
 
@@ -21,20 +20,18 @@ def test_who_says_how_long_to_wait_waits_for_a_worker_that_is_starting(monkeypat
         now[0] += seconds
 
     monkeypatch.setattr(progress, "time", SimpleNamespace(sleep=nap, monotonic=lambda: now[0]))
-    request = requests.PrewarmModels(stale=True)
-    client = MagicMock()
-    client.call.side_effect = [Busy("starting"), Busy("starting"), begun := MagicMock()]
-    assert begun_in_time(client, request, 600.0) is begun
+    ask = MagicMock(side_effect=[Busy("starting"), Busy("starting"), begun := MagicMock()])
+    assert in_time(ask, 600.0) is begun
     assert naps == [1.0, 1.0]
-    client.call.side_effect = Busy("starting")
+    ask.side_effect = Busy("starting")
     with pytest.raises(Busy):
-        begun_in_time(client, request, 5.0)
+        in_time(ask, 5.0)
     assert now[0] < 10
     # Nobody said how long, or nobody is there.
     naps.clear()
     with pytest.raises(Busy):
-        begun_in_time(client, request, 0.0)
-    client.call.side_effect = Unavailable("nobody")
+        in_time(ask, 0.0)
+    ask.side_effect = Unavailable("nobody")
     with pytest.raises(Unavailable):
-        begun_in_time(client, request, 600.0)
+        in_time(ask, 600.0)
     assert naps == []
