@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,7 @@ from tests.support.command_line import run
 from xpucached import __version__, cli, sockets
 from xpucached.api import requests
 from xpucached.api.endpoints import Right
-from xpucached.cli import commands_jobs, connect, program, progress, quick
+from xpucached.cli import commands_jobs, connect, program, progress, quick, terminal
 from xpucached.domain.checks import Level, check
 from xpucached.domain.host import Problem
 from xpucached.domain.jobs import Event, Job, JobState
@@ -271,6 +272,19 @@ def test_check_of_a_warm_host_with_a_problem(
 
     line = f"XPUCACHED {level.name} - This host is warm; but this / that. | {FIGURES}\n"
     assert run(capsys, "status", "--check") == (level, line, "")
+
+
+def test_a_check_that_waited_judges_by_the_clock_at_its_end(
+    served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def status() -> Status:
+        return replace(make_status(), problems=(), looked=datetime.now(UTC), look_every=600.0)
+
+    # As if the first look, for which it waits, had taken ten minutes.
+    style = TextStyle(datetime.now(UTC) - timedelta(minutes=10))
+    monkeypatch.setattr(terminal, "style", lambda _options: style)
+    monkeypatch.setattr(served.service, "status", status)
+    assert run(capsys, "status", "--check", "--wait") == (0, f"XPUCACHED OK - This host is warm. | {FIGURES}\n", "")
 
 
 def test_check_without_a_daemon(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

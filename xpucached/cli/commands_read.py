@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from xpucached import __version__, answers, codec
@@ -18,7 +19,6 @@ from xpucached.render.variables import variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
 
     from xpucached.api.endpoints import Request
     from xpucached.cli.output import Output
@@ -33,7 +33,8 @@ def _check_or_show(output: Output, request: Request[_T], check: Callable[[_T, da
     if not output.options.check:
         return output.show(request)
     answer = output.client.call(request)
-    judged = check(answer.value, output.style.now)
+    # Now, and not when the command began: it may have waited for the first look.
+    judged = check(answer.value, datetime.now(UTC))
     output.tell(answer, lambda _value, _style: status.monitoring(judged))
     return judged.level
 
