@@ -288,6 +288,12 @@ def test_who_writes_a_file_without_end_is_ended(tmp_path: Path) -> None:
     assert (tmp_path / "large").stat().st_size <= 1 << 20
 
 
+def test_shared_memory_may_be_as_large_as_the_machine_s(tmp_path: Path) -> None:
+    size = psutil.virtual_memory().total // 2 + (5 << 30)
+    make = f"import os; os.ftruncate(os.memfd_create('store'), {size})"
+    assert execute((sys.executable, "-c", make), tmp_path).outcome is None
+
+
 def test_a_command_is_told_its_variant(tmp_path: Path) -> None:
     exercise = RunSpec(device="xpu", precisions=("float16",), shapes=("1x2",))
     workload = Workload(("/bin/echo", "--type={precision}", "{device} {shape} {else}"), tmp_path, {}, 20, exercise)

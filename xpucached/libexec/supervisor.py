@@ -41,7 +41,7 @@ _OPTIONS = (
     *("orders=", "report="),
     "pass=",  # a descriptor for the command
     "memory=",  # bytes that all may take together
-    "disk=",  # bytes in the temporary directory, and in any one file
+    *("disk=", "file="),  # bytes in the temporary directory, and in any one file
     *("scratch=", "directory="),  # the temporary directory; where the command starts
     "environment=",  # a descriptor: the command's variables, as JSON
 )
@@ -155,7 +155,7 @@ def main() -> int:
     """Start the command, watch it, end what it leaves, and tell."""
     words, command = getopt.getopt(sys.argv[1:], "", _OPTIONS)
     given = dict(words)
-    disk, report = int(given["--disk"]), int(given["--report"])
+    disk, file_size, report = int(given["--disk"]), int(given["--file"]), int(given["--report"])
     passed = [int(value) for option, value in words if option == "--pass"]
     prctl, ours = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
     prctl(_SUBREAPER, 1, 0, 0, 0)
@@ -169,7 +169,7 @@ def main() -> int:
             os._exit(1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        most = disk if hard == resource.RLIM_INFINITY else min(disk, hard)
+        most = file_size if hard == resource.RLIM_INFINITY else min(file_size, hard)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     # Not in our own environment: what steers the model's loader and interpreter is not for us.

@@ -17,7 +17,7 @@ from xpucached.domain.stores import EntryId
 from xpucached.processes import child
 from xpucached.processes.output import ChildOutput
 from xpucached.processes.reports import RunnerReport, SeenInterpreter, SupervisorReport
-from xpucached.processes.runs import DISK, ChildRun
+from xpucached.processes.runs import ChildRun, largest_file
 
 _SHELL: Final = 128
 """A shell says so much more than the number of the signal that ended its command."""
@@ -119,7 +119,7 @@ def _judged(
     if status in {-signal.SIGXFSZ, _SHELL + signal.SIGXFSZ} or (status > 0 and _TOO_LARGE in output.last_complaint):
         limit = run.workload.exercise.disk
         which = "the model's disk" if limit is not None else "unless the model's disk says otherwise"
-        return Outcome.OVER_DISK, f"it wrote more than {limit or DISK} bytes to one file, the limit ({which})"
+        return Outcome.OVER_DISK, f"it wrote more than {largest_file(limit)} bytes to one file, the limit ({which})"
     if status < 0:
         return Outcome.FAILED, f"ended by {child.signal_name(-status)}"
     if told is not None and told.outcome is not None:

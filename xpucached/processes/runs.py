@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
 from msgspec.structs import asdict
 
 from xpucached.domain.models import Workload
@@ -20,6 +21,11 @@ PROMPTS: Final = LIBEXEC.parent / "data" / "prompts.txt"
 
 DISK: Final = 10 << 30
 """Bytes that a child may write to its temporary directory: compilers leave some hundred megabytes there."""
+
+
+def largest_file(disk: int | None) -> int:
+    """Return how large one file may become; shared memory is a file, so by default as large as the machine's memory."""
+    return disk or max(DISK, psutil.virtual_memory().total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from xpucached.processes.output import ChildOutput, Trace
 from xpucached.processes.pause import PauseControl, RunLimits
 from xpucached.processes.reports import read_seen, read_told
 from xpucached.processes.results import RunResult, ended_by_another, result_of
-from xpucached.processes.runs import DISK, LIBEXEC, ChildRun
+from xpucached.processes.runs import DISK, LIBEXEC, ChildRun, largest_file
 
 _MOMENT: Final = 10.0
 """So long after a child was ended by somebody else it may take until we hear that we are to end, too."""
@@ -181,6 +181,7 @@ def _run_once(
             *child.python(LIBEXEC / "supervisor.py"),
             *("--orders", str(hears), "--report", str(seen), "--pass", str(told), "--environment", str(given)),
             *("--memory", str(memory), "--disk", str(exercise.disk or DISK), "--scratch", place),
+            *("--file", str(largest_file(exercise.disk))),
             *("--directory", str(run.workload.directory), "--", *run.command(told)),
         ]
         try:
