@@ -430,6 +430,51 @@ def test_what_lies_where_a_script_goes_by_what_it_computes_counts(tmp_path: Path
     assert set(changes(needs, place)) == {"models/m/config.json was modified"}
 
 
+@pytest.mark.parametrize(
+    "goes",
+    [
+        'cd "$(dirname "$0")"',
+        'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"; cd "$HERE"',
+        'cd "$HERE/"',
+        'cd "$HERE/sub/.."',
+        'cd "$HERE/../project"',
+        "cd /; cd $PROJECT",
+    ],
+)
+def test_what_lies_beside_where_a_script_goes_is_another_s(tmp_path: Path, goes: str) -> None:
+    place, work = tmp_path / "project", tmp_path / "work"
+    for name in ("models/m/config.json", "logs/access", "sub/x", "../data/x"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).touch()
+    work.mkdir()
+    words = "etc run usr tmp home var data work project"
+    (place / "run.sh").write_text(f"{goes}\n# {words}\nexec ./project --model models/m\n")
+    found = proofs.named(workload(work, "bash", str(place / "run.sh"), PROJECT=str(place)), {}).named
+    assert [one.path for one in found if one.role is Role.FOLDER] == [str(place / "models/m")]
+
+
+@pytest.mark.parametrize(
+    "goes",
+    [
+        'cd "$(dirname "$0")/.."',
+        "cd `dirname $0`/..",
+        'cd "${0%/*}/.."',
+        'cd "$HERE/.."',
+        'TOP="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)"; cd "$TOP"',
+        'cd "$(dirname "$0")/../../project"',
+    ],
+)
+def test_a_script_may_go_up_from_where_it_lies(tmp_path: Path, goes: str) -> None:
+    place, work = tmp_path / "project", tmp_path / "work"
+    for name in ("models/m/config.json", "bin/run.sh", "logs/access"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).touch()
+    work.mkdir()
+    (place / "bin/run.sh").write_text(f"{goes}\nexec ./project --model models/m\n")
+    found = proofs.named(workload(work, "bash", str(place / "bin/run.sh")), {}).named
+    assert [one.path for one in found if one.role is Role.FOLDER] == [str(place / "models/m")]
+
+
 @pytest.mark.parametrize("before", [("env",), ("sh", "-c")])
 def test_modules_are_looked_for_in_each_directory_that_a_command_gives(tmp_path: Path, before: tuple[str, ...]) -> None:
     (tmp_path / "lib").mkdir()

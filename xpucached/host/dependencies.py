@@ -31,6 +31,8 @@ _FOLDER: Final = 4000
 """Names in one directory; a larger one is not listed."""
 _DEPTH: Final = 6
 _LONGEST: Final = 4096
+_UP: Final = 8
+"""Words behind a ``cd`` that may still say where it leads."""
 _WORKS: Final = frozenset({"--app-dir", "--chdir", "--working-directory"})
 """Options for where a program works, or a server of Python finds its module …"""
 _WORKS_OF: Final = dict.fromkeys(("env", "poetry", "uv"), _WORKS | {"-C", "--directory", "--project"})
@@ -192,15 +194,21 @@ class Needs(Modules):
             return
         while len(ahead) > 1 and len(ahead[0]) > 1 and ahead[0].startswith("-"):
             ahead.popleft()
-        said = ahead.popleft()
-        known = "" if said == "dirname" else shell_words.expanded(said, self._variables)
-        for one in self._below(known, self._beside) if said == "dirname" or "$" in said else (said,):
-            self._goes(one)
+        said = "$" if (word := ahead.popleft()) == "dirname" else word
+        known = shell_words.expanded(said, self._variables)
+        if shell_words.begins(said, self._variables):
+            self._goes(known)
+        elif self._beside:
+            # Most often it is the script's own directory, or one from there: ``$HERE/..``, ``$(dirname "$0")/..``.
+            ups = (one for one in itertools.islice(ahead, _UP) if one.startswith("/.."))
+            for one in (known, *ups):
+                self._goes(os.path.join(self._beside, one.lstrip("/")))
 
     def _goes(self, word: str) -> list[str]:
         """Note, and return, where a program works: there what it writes cannot be told from what it needs."""
         found = [plain(os.path.join(self._directory, one)) for one in self._there(word) if one]
-        places = [one for one in found if os.path.isdir(one)]
+        # All that is everybody's lies in the root.
+        places = [one for one in found if one != "/" and os.path.isdir(one)]
         self._gone = list(dict.fromkeys((*self._gone, *places)))[:MOST_ROOTS]
         return places
 

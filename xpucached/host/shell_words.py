@@ -34,6 +34,7 @@ _VARIABLE: Final = re.compile(
     r"\$(?:\{(\w*+)(?!:?\+)(?::?[-=]([^}$]{0,200}+)|[^}]{0,200}+)\}|\{[^}]{0,200}+\}|(\w+)|$)", re.ASCII
 )
 """With what stands for it if it is not set, as in ``${PYTHON:-python3}``."""
+_BEGINS: Final = re.compile(r"\$(?:\{[^}]{0,200}+\}|\w*)|[^$]", re.ASCII | re.DOTALL)
 _PART: Final = re.compile(r"(?:\$\{[^}]{0,200}+\}|[^:])+")
 _INNERMOST: Final = r"\([^()\0]{0,200}+\)"
 _INNER: Final = rf"\((?:[^()\0]|{_INNERMOST}){{0,200}}+\)"
@@ -123,3 +124,9 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
             at = one.end()
     made += text[at:]
     return made if len(made) <= _LONGEST else ""
+
+
+def begins(text: str, variables: Mapping[str, str]) -> bool:
+    """Return whether it is known what a text begins with."""
+    found = _BEGINS.match(text)
+    return found is not None and expanded(found[0], variables) != ""
