@@ -369,6 +369,21 @@ def test_what_is_told_of_models_and_that_a_run_begins_is_on_the_disk_before(
     assert struck.rows("model", "list") == []
 
 
+def test_what_other_compilers_cached_is_on_the_disk_before_it_proves_a_model(
+    struck: Daemon, strike: Faults, tmp_path: Path
+) -> None:
+    struck.variables = {**struck.variables, "XPUCACHED_SCHEDULE_PREWARM": "false"}
+    struck.start()
+    cache = tmp_path / "cc"
+    compiles = f"mkdir -p {cache}; cd {cache}; for n in 1 2 3; do test -e $n || echo compiled >$n; done"
+    struck.ctl("model", "add", "net", "--device", "cpu", "--cache", str(cache), "--", "/bin/sh", "-c", compiles)
+    # What was there before is on the disk by now, or nobody can tell.
+    for files in (3, 0):
+        strike.count(cache, Calls.SYNCS)
+        struck.ctl("prewarm", "net", "--force")
+        assert (strike.stop(), struck.ask("model", "show", "net")["warmth"]) == (files, "warm")
+
+
 def test_however_often_a_look_fails_it_is_tried_again_at_one_pace(
     struck: Daemon, strike: Faults, sycl_store: SyclStore
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from typing import TYPE_CHECKING, Final
 
-from xpucached import deadlines
+from xpucached import deadlines, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +17,7 @@ MOST: Final = 500_000
 """Files of the watched directories that are looked at."""
 
 _COUNTING: Final = 120.0
-"""Seconds that it may take to look at these."""
+"""Seconds that it may take to look at these, or until they are on the disk."""
 
 
 def files(places: Iterable[Path]) -> frozenset[str] | None:
@@ -26,6 +27,29 @@ def files(places: Iterable[Path]) -> frozenset[str] | None:
         return deadlines.ask(paths, lambda: _below(paths), _COUNTING)
     except TimeoutError:
         return None
+
+
+def kept(places: Iterable[Path], before: frozenset[str] | None) -> frozenset[str] | None:
+    """Return the same after a pass, and see that what came since ``before`` is on the disk before it proves anything.
+
+    Compilers do not, and a power cut leaves it empty: no look at these directories would find that out.
+    """
+    paths = tuple(places)
+    found = files(paths)
+    came = found - before if found is not None and before is not None else ()
+    with contextlib.suppress(TimeoutError):
+        deadlines.ask(tuple(map(os.fspath, paths)), lambda: _sync(came), _COUNTING)
+    return found
+
+
+def _sync(paths: Iterable[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            descriptor = reading.opened(path, follow=False)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _below(places: Iterable[str]) -> frozenset[str] | None:

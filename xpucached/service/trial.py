@@ -137,7 +137,7 @@ class TrialRunner:
             told = told or bool(done.created)
             unnamed.append(sum(KINDS[one.store.kind].recorder is not None for one in silent) if done.traced else 0)
             done = replace(done, created=done.created | silent)
-            now = await asyncio.to_thread(cache_files.files, watched)
+            now = await asyncio.to_thread(cache_files.kept, watched, files)
             countless = countless or files is None or now is None
             added.append(len((now or frozenset()) - (files or frozenset())) if not countless else 0)
             files = now
