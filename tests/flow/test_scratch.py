@@ -145,8 +145,6 @@ import os, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from xpucached.processes import scratch
-from xpucached.processes.output import Trace
-from xpucached.processes.supervised import ProcessStarter
 precious, where = Path(sys.argv[1]), sys.argv[3]
 os.environ["TMPDIR"] = str(precious.parent)
 with scratch.directory() as place:
