@@ -24,6 +24,7 @@ from tests.support.api_stub import NASTY, NOW, Running, make_entry, make_status,
 from tests.support.command_line import run
 from xpucached import __version__, cli, sockets
 from xpucached.api import requests
+from xpucached.api.client import Client
 from xpucached.api.endpoints import Right
 from xpucached.cli import commands_jobs, connect, program, progress, quick, terminal
 from xpucached.domain.checks import Level, check
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
 
-    from xpucached.api.client import Client
     from xpucached.domain.queries import EntryPage
 
 COMMAND: Final = (sys.executable, "-m", "xpucached.cli")
@@ -1057,6 +1057,17 @@ def test_who_waits_waits_for_a_worker_that_takes_long_to_start(
     # Who said nothing of waiting hears of it.
     busy.append(Busy("the worker is starting, which takes long"))
     assert program.main([line.partition(" ")[0]]) == Busy.exit
+
+
+def test_who_waits_finds_the_daemon_for_which_a_worker_left(
+    own: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_dir: Path
+) -> None:
+    found = [Client(short_dir / "left"), Client(own.path)]
+    monkeypatch.setattr(connect, "reach", lambda _options: (found.pop(0), False))
+    assert program.main(["status", "--wait", "--timeout=1s"]) == 0
+    said = capsys.readouterr()
+    assert (found, said.err) == ([], "Waiting for the daemon to answer\n")
+    assert said.out.startswith("This host is warm.")
 
 
 def test_the_short_way_tells_the_host_s_daemon_what_a_hook_has_to_say(

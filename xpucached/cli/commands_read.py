@@ -40,8 +40,9 @@ def _check_or_show(output: Output, request: Request[_T], check: Callable[[_T, da
 
 
 def _status(output: Output) -> int:
-    known = not output.options.wait or waiting.for_daemon(output)
-    return max(_check_or_show(output, requests.GetStatus(), checks.check), 0 if known else RunFailed.exit)
+    known, output = waiting.for_daemon(output) if output.options.wait else (True, output)
+    with output.client:
+        return max(_check_or_show(output, requests.GetStatus(), checks.check), 0 if known else RunFailed.exit)
 
 
 def host(output: Output) -> int:

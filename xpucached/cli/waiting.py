@@ -6,7 +6,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from xpucached.api import host_requests, requests
+from xpucached.cli import connect
 from xpucached.domain.jobs import UNDER_WAY
 from xpucached.domain.status import Verdict
 from xpucached.errors import Unavailable
@@ -22,17 +25,23 @@ _PAUSE: Final = 0.2
 """Seconds between two looks: who has just started a daemon looks at the screen."""
 
 
-def for_daemon(output: Output) -> bool:
-    """Wait for a user's daemon; False if the time was up before it had looked at everything."""
+def for_daemon(output: Output) -> tuple[bool, Output]:
+    """Wait for a user's daemon; False if the time was up before it had looked at everything; and give whom to ask."""
 
     def look() -> str:
-        status = output.client.call(requests.GetStatus()).value
+        nonlocal output
+        try:
+            status = output.client.call(requests.GetStatus()).value
+        except Unavailable:
+            # It may have been a worker, which left for a daemon of one's own.
+            output = replace(output, client=connect.reach(output.options)[0])
+            raise
         if status.verdict is not Verdict.STARTING:
             return ""
         going = next((one for one in status.jobs if one.state in UNDER_WAY), None)
         return f"{plain(status.sentence)}{f' ({jobs.progress(going)})' if going is not None else ''}"
 
-    return _wait(output, look)
+    return _wait(output, look), output
 
 
 def for_host(output: Output) -> bool:
