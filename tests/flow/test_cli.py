@@ -25,7 +25,7 @@ from tests.support.command_line import run
 from xpucached import __version__, cli, sockets
 from xpucached.api import requests
 from xpucached.api.client import Client
-from xpucached.api.endpoints import Right
+from xpucached.api.endpoints import VERSION, Right
 from xpucached.cli import commands_jobs, connect, program, progress, quick, terminal
 from xpucached.domain.checks import Level, check
 from xpucached.domain.host import Problem
@@ -1057,6 +1057,21 @@ def test_who_waits_waits_for_a_worker_that_takes_long_to_start(
     # Who said nothing of waiting hears of it.
     busy.append(Busy("the worker is starting, which takes long"))
     assert program.main([line.partition(" ")[0]]) == Busy.exit
+
+
+def test_a_daemon_of_one_s_own_that_came_while_a_worker_woke_is_asked(
+    own: Running, monkeypatch: pytest.MonkeyPatch, short_dir: Path
+) -> None:
+    place = short_dir / "own"
+
+    def wake() -> Client:
+        place.hardlink_to(own.path)
+        return Client(short_dir / "left")
+
+    monkeypatch.setattr(sockets, "socket_path", lambda **_: str(place))
+    monkeypatch.setattr(connect, "_worker", wake)
+    with connect._own(None) as client:
+        assert client.call(requests.GetHello()).value.api == VERSION
 
 
 def test_who_waits_finds_the_daemon_for_which_a_worker_left(

@@ -86,9 +86,9 @@ def _own(scope: str | None) -> Client:
         try:
             worker = _worker()
         except Conflict:
-            # A daemon of our own began meanwhile, and the worker stepped back for it.
             worker = None
-        if worker is not None:
+        # A daemon of our own may have begun meanwhile, and the worker steps back for it.
+        if worker is not None and not _answers(path, source):
             return worker
     hint = _start_own()
     if os.path.exists(sockets.PUBLIC):  # noqa: PTH110 - see above
