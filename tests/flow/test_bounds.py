@@ -923,6 +923,20 @@ def test_what_a_run_makes_is_looked_for_up_to_a_bound(tmp_path: Path, monkeypatc
     assert cache_files.files([tmp_path / "2", tmp_path / "none"]) == frozenset({os.fspath(tmp_path / "2" / "file")})
 
 
+def test_a_disk_that_is_slow_is_given_what_came_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def slow(_descriptor: int) -> None:
+        now[0] += 50.0
+
+    monkeypatch.setattr(cache_files, "time", SimpleNamespace(monotonic=lambda: now[0]), raising=False)
+    monkeypatch.setattr(os, "fsync", slow)
+    for number in range(10):
+        (tmp_path / str(number)).touch()
+    found = cache_files.kept([tmp_path], frozenset())
+    assert (found == cache_files.files([tmp_path]), now) == (True, [150.0])
+
+
 def test_of_a_store_with_devices_without_end_some_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(200):
         (tmp_path / str(number)).mkdir()
