@@ -308,8 +308,13 @@ def job_list(output: Output) -> int:
 
 
 def jobs_of_everyone(output: Output) -> int:
-    """List the jobs of all users, or show or cancel one of theirs."""
-    listed = output.options.id is None and output.options.cancel is None
+    """List the jobs of all users, or show one of theirs."""
+    given = output.options
+    if given.cancel is not None:
+        whose = "" if "." in given.cancel else "--of USER "
+        hint = hints.to_end_a_job(given.cancel, whose, root=os.geteuid() == 0)
+        raise RequestError(f"whose job {plain(given.cancel)} is has to be said", hint=hint)
+    listed = given.id is None
     return everyone.show(output, requests.ListJobs()) if listed else job_list(output)
 
 

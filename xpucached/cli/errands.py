@@ -19,7 +19,7 @@ from xpucached.cli.output import say
 from xpucached.cli.progress import asked, ended, shower
 from xpucached.domain.jobs import Job, JobState, Progress
 from xpucached.domain.names import JobId
-from xpucached.errors import RunFailed
+from xpucached.errors import Restarted, RunFailed
 from xpucached.printing import plain, quoted
 from xpucached.render.jobs import progress
 from xpucached.render.text import section
@@ -113,7 +113,12 @@ class _Jobs:
             if not self._wait or ended(answer.value) or left <= 0:
                 return answer
             began = time.monotonic()
-            answer = asked(client, answer.value, min(_TURN, left))
+            try:
+                answer = asked(client, answer.value, min(_TURN, left))
+            except Restarted:
+                with self._lock:
+                    del self._jobs[user.user]  # it ended with its daemon, and does not go on
+                raise
             if not ended(answer.value):
                 # A worker that does not wait must not keep us busy.
                 time.sleep(max(0.0, min(1.0, left) - (time.monotonic() - began)))

@@ -18,7 +18,7 @@ from tests.support import api_stub
 from xpucached import answers
 from xpucached.api import requests
 from xpucached.api.client import Answer, Client
-from xpucached.cli import arguments, commands, connect, everyone, following
+from xpucached.cli import arguments, commands, connect, errands, everyone, following, progress
 from xpucached.cli.output import Output
 from xpucached.codec import to_json
 from xpucached.domain.jobs import Event, Job, JobState
@@ -27,7 +27,7 @@ from xpucached.domain.names import JobId, ModelName
 from xpucached.domain.queries import EntryPage
 from xpucached.domain.stores import Lookups, StoreStatus
 from xpucached.domain.users import HostStatus, UserStatus, WorkerState
-from xpucached.errors import Conflict, NotFound, Unavailable, XpucachedError
+from xpucached.errors import Conflict, NotFound, RequestError, Unavailable, XpucachedError
 from xpucached.render import entries as rendered_entries
 from xpucached.render import jobs
 from xpucached.render.text import TextStyle
@@ -350,6 +350,13 @@ def test_the_jobs_of_all_users_are_listed(
     assert "bob   scan-1" in capsys.readouterr().out
 
 
+def test_whose_job_is_to_be_ended_has_to_be_said() -> None:
+    for given, hint in (("prewarm-3", "--of USER jobs --cancel prewarm-3"), ("1001.2", "--of 1001 jobs --cancel 2")):
+        with pytest.raises(RequestError, match="has to be said") as refused:
+            run(f"jobs --cancel {given}", ALICE, BOB)
+        assert (refused.value.hint or "").endswith(hint)
+
+
 # -- what takes longer ----------------------------------------------------------------------------------------------
 
 
@@ -405,6 +412,22 @@ def test_jobs_that_go_on_are_named_with_what_ends_them(
     assert f"job 1 of alice goes on; to end it: {sudo}xpucachectl --of alice jobs --cancel 1" in said
     assert run("scan --no-wait", ALICE, BOB) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("alice: job 2: scan running")
+
+
+def test_a_job_that_ended_with_its_daemon_does_not_go_on(
+    workers: Mapping[str, api_stub.Running], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers["alice"].service.hold = True
+
+    def after_a_start(client: Client, job: Job, timeout: float) -> Answer[Job]:
+        workers["alice"].service.begun.clear()
+        return progress.asked(client, job, timeout)
+
+    monkeypatch.setattr(errands, "asked", after_a_start)
+    run("scan", ALICE, BOB)
+    said = capsys.readouterr().err
+    assert "alice: the daemon ended, and job 1 with it" in said
+    assert "goes on" not in said
 
 
 def test_two_users_jobs_go_on_at_a_time_and_who_takes_long_keeps_nobody_waiting(
