@@ -785,7 +785,7 @@ def supervised(directory: Path, *command: str) -> Iterator[tuple[subprocess.Pope
     os.write(given, b"{}")
     os.lseek(given, 0, os.SEEK_SET)
     words = [sys.executable, supervisor.__file__, "--orders", str(hears), "--report", str(seen)]
-    words += ["--environment", str(given), "--memory", str(1 << 40), "--disk", str(1 << 40), "--file", str(1 << 40)]
+    words += ["--environment", str(given), "--memory", str(1 << 40), "--disk", str(1 << 40)]
     words += ["--scratch", str(directory), "--directory", str(directory), "--", *command]
     with subprocess.Popen(words, pass_fds=(hears, seen, given)) as process:
         for descriptor in (hears, seen, given):

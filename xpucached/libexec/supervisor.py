@@ -155,7 +155,9 @@ def main() -> int:
     """Start the command, watch it, end what it leaves, and tell."""
     words, command = getopt.getopt(sys.argv[1:], "", _OPTIONS)
     given = dict(words)
-    disk, file_size, report = int(given["--disk"]), int(given["--file"]), int(given["--report"])
+    disk, report = int(given["--disk"]), int(given["--report"])
+    # A daemon that goes on after an upgrade of the package says nothing of it.
+    file_size = int(given.get("--file", disk))
     passed = [int(value) for option, value in words if option == "--pass"]
     prctl, ours = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
     prctl(_SUBREAPER, 1, 0, 0, 0)
