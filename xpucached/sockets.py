@@ -60,7 +60,8 @@ class NoRuntimeDirectory(LookupError):
         )
         self.hint = (
             "log in by ssh, a console or machinectl shell, or let root run: loginctl enable-linger USER; or, for the "
-            "daemon and for xpucachectl alike: export XPUCACHED_SOCKET=$HOME/.xpucached.sock"
+            # Several hosts may have one home, and a socket there answers on its own host only.
+            "daemon and for xpucachectl alike: export XPUCACHED_SOCKET=$HOME/.xpucached-$(uname -n).sock"
         )
 
 

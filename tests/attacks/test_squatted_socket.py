@@ -280,6 +280,20 @@ def test_the_usual_directory_is_taken_where_it_is_ours(monkeypatch: pytest.Monke
         sockets.socket_path(user=True, environ={})
 
 
+def test_hosts_with_one_home_are_told_to_have_a_socket_each(tmp_path: Path) -> None:
+    # A socket in a home that several hosts have mounted refuses the others, as a dead daemon's does, and is removed.
+    uname = tmp_path / "uname"
+    shown = []
+    for host in ("login1", "node2"):
+        uname.write_text(f"#!/bin/sh\necho {host}\n")
+        uname.chmod(0o755)
+        script = f"{sockets.NoRuntimeDirectory().hint.partition('alike: ')[2]}\necho $XPUCACHED_SOCKET"
+        variables = {"HOME": "/home/me", "PATH": f"{tmp_path}:{os.defpath}"}
+        done = subprocess.run(["/bin/sh", "-c", script], env=variables, capture_output=True, text=True, check=True)
+        shown.append(done.stdout.strip())
+    assert shown == ["/home/me/.xpucached-login1.sock", "/home/me/.xpucached-node2.sock"]
+
+
 @pytest.mark.parametrize("uid", [os.getuid(), 12345])
 def test_root_believes_the_password_file_and_not_who_answers_whose_worker_it_is(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch, uid: int
