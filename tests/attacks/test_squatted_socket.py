@@ -245,10 +245,10 @@ def test_a_socket_that_becomes_a_link_between_two_steps_leads_nowhere(
 
 def test_without_a_runtime_directory_the_hint_works_for_daemon_and_client(attacker: User, victim: User) -> None:
     refusal = victim.call(victim.program, "-m", "xpucached", "--user", env={"XDG_RUNTIME_DIR": ""}, check=78)
-    assert "export XPUCACHED_SOCKET=$HOME/.xpucached.sock" in refusal.stderr.splitlines()[-1]
+    assert "export XPUCACHED_SOCKET=$HOME/.xpucached-$(uname -n).sock" in refusal.stderr.splitlines()[-1]
     assert not Path(f"/tmp/xpucached-{victim.uid}").exists()
 
-    variables = {"XDG_RUNTIME_DIR": "", "XPUCACHED_SOCKET": f"{victim.home}/.xpucached.sock"}
+    variables = {"XDG_RUNTIME_DIR": "", "XPUCACHED_SOCKET": f"{victim.home}/.xpucached-{os.uname().nodename}.sock"}
     with victim.start(victim.program, "-m", "xpucached", "--user", env=variables) as daemon:
         try:
             end = time.monotonic() + 90
