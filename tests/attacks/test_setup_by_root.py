@@ -72,6 +72,22 @@ def test_nor_does_what_a_group_of_people_can_change(common: Path, programs: Path
         installation.check(place, programs, remove=False)
 
 
+def test_what_roots_umask_closed_to_the_service_does_not_become_one(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after pip under a umask of 077, in an environment that was made under another."""
+    place = installation.Place.of(user=False, root=None, environ={})
+    modules = programs.parent / "lib" / "xpucached"
+    modules.mkdir(parents=True)
+    monkeypatch.setattr(installation, "_PACKAGE", modules)
+    monkeypatch.setattr(sys, "prefix", str(programs.parent))
+    installation.check(place, programs, remove=False)
+    modules.chmod(0o700)
+    with pytest.raises(Conflict, match=f"{modules} is closed to other users") as refused:
+        installation.check(place, programs, remove=False)
+    assert refused.value.hint == f"chmod -R go+rX {programs.parent}"
+
+
 @pytest.mark.parametrize("more", [0, 39])
 def test_nor_does_a_link_to_what_another_user_made(attacker: User, programs: Path, more: int) -> None:
     theirs = attacker.home / "xpucached"

@@ -72,6 +72,16 @@ def test_a_root_gets_units_that_start_this_installation(root: Path, capsys: pyte
     assert not any("environment" in name for name in there)
 
 
+def test_what_the_host_is_given_all_its_users_get_to(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.umask(0o077)
+    try:
+        run(capsys, "--system", "--root", root)
+    finally:
+        os.umask(before)
+
+    assert {path.stat().st_mode & 0o777 for path in root.rglob("*") if path.is_dir()} == {0o755}
+
+
 def test_every_file_that_is_packed_has_a_place_or_is_an_example(tmp_path: Path) -> None:
     place = installation.Place.of(user=False, root=tmp_path, environ={})
     files = {path.relative_to(REPOSITORY / "systemd").as_posix() for path in (REPOSITORY / "systemd").rglob("*.*")}

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from xpucached import sockets
 from xpucached.cli import installed_files
 from xpucached.errors import Conflict, Denied, DiskError
+from xpucached.printing import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -178,12 +179,16 @@ def check(place: Place, bin_: Path, *, remove: bool) -> None:
             f"{_PACKAGED} is there already: a package of the distribution has set everything up",
             hint="use that one, or remove the package first",
         )
-    closed = next((one for one in (bin_, *bin_.parents) if not one.stat().st_mode & stat.S_IXOTH), None)
-    if closed is not None or bin_.is_relative_to("/home") or bin_.is_relative_to("/root"):
+    # Root's umask may have closed what pip put into an environment that is open itself.
+    modules = (_PACKAGE, *_PACKAGE.parents) if place.root == Path("/") else ()
+    closed = next((one for one in (bin_, *bin_.parents, *modules) if not one.stat().st_mode & stat.S_IXOTH), None)
+    at_home = bin_.is_relative_to("/home") or bin_.is_relative_to("/root")
+    if closed is not None or at_home:
+        ours = sys.prefix != sys.base_prefix and not at_home and closed and closed.is_relative_to(sys.prefix)
         raise Conflict(
             f"the host's service cannot run {bin_}/xpucached: services do not see home directories"
             + (f", and {closed} is closed to other users" if closed is not None else ""),
-            hint=_ELSEWHERE,
+            hint=f"chmod -R go+rX {quoted(sys.prefix)}" if ours else _ELSEWHERE,
         )
     foreign = _foreign(bin_) if place.root == Path("/") else None
     if foreign is not None:
@@ -283,8 +288,8 @@ def removal(place: Place, *, running: bool) -> Plan:
 def _adapted(content: bytes, bin_: Path) -> bytes:
     """Let the commands of a unit be those of this installation."""
     folder = str(bin_).replace("%", "%%")
-    quoted = '"' if re.search(r"\s", folder) else ""
-    return _COMMAND.sub(lambda match: f"{match[1]}{quoted}{folder}/{match[2]}{quoted}", content.decode()).encode()
+    mark = '"' if re.search(r"\s", folder) else ""
+    return _COMMAND.sub(lambda match: f"{match[1]}{mark}{folder}/{match[2]}{mark}", content.decode()).encode()
 
 
 def _put(target: Path, content: bytes, before: Mapping[str, str]) -> Step:

@@ -32,6 +32,8 @@ def run(options: Namespace) -> int:
         installation.check(place, folder, remove=False)
         plan = installation.plan(place, folder, files, running=running)
     if not options.dry_run:
+        if not user:
+            os.umask(0o022)  # all users must get to what the host is given, whatever root's own umask says
         plan = installation.carry_out(plan)
     if options.json:
         _dump(plan, user=user, dry_run=options.dry_run)
