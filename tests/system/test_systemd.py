@@ -233,6 +233,24 @@ def test_a_user_can_put_nothing_into_run(house: House) -> None:
     assert '"verdict"' in house.ctl("status", "--json", user="alice")
 
 
+def test_what_a_user_puts_beside_the_catalog_does_not_become_his(house: House) -> None:
+    machine, place = house.machine, "/var/lib/xpucached-worker/1001"
+    machine.run("usermod", "--append", "--groups", "users", "bob")
+    machine.run("install", "-d", "-m", "2775", "-g", "users", "/var/lib/shared")
+    machine.run("install", "-o", "alice", "-m", "0600", "/etc/hostname", "/var/lib/shared/secret")
+    house.ctl("status", user="bob")
+    # What he cannot read, but may move; and a group of his that is not the one of a directory that systemd would make.
+    machine.run("sh", "-ec", f"mv /var/lib/shared/secret {place}; chgrp users {place}", user="bob")
+    before = machine.show("xpucached-worker@1001.service", "InvocationID")
+    machine.run("systemctl", "restart", "xpucached-worker@1001.service")
+
+    assert machine.show("xpucached-worker@1001.service", "InvocationID") != before
+    assert machine.out("stat", "-c", "%U %a", f"{place}/secret") == "alice 600"
+    assert machine.out("stat", "-c", "%U %a", place) == "bob 700"
+    assert '"verdict"' in house.ctl("status", "--json", user="bob")
+    machine.run("sh", "-ec", f"rm -r /var/lib/shared {place}/secret; chgrp bob {place}")
+
+
 def test_who_is_not_looked_after_is_told_so(house: House) -> None:
     said = house.ctl("status", user="eve", check=77)
 
