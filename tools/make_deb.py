@@ -103,7 +103,8 @@ configure|abort-upgrade|abort-deconfigure|abort-remove)
         if [ -n "$2" ]; then
             # A socket cannot be started again beside its running service.
             running=$(systemctl is-active xpucached.service || true)
-            systemctl stop xpucached.service {patterns} || true
+            # A worker is a user's program: he can have systemd grant it any time to end.
+            timeout 60 systemctl stop xpucached.service {patterns} || systemctl kill -s KILL {patterns} || true
             systemctl try-restart {others} || true
             if [ "$running" = active ]; then
                 deb-systemd-invoke start xpucached.service >/dev/null || true
@@ -120,7 +121,7 @@ PRERM: Final = """\
 set -e
 
 if [ -d /run/systemd/system ] && [ "$1" = remove ]; then
-    systemctl stop {patterns} >/dev/null 2>&1 || true
+    timeout 60 systemctl stop {patterns} >/dev/null 2>&1 || systemctl kill -s KILL {patterns} >/dev/null 2>&1 || true
     deb-systemd-invoke stop {units} >/dev/null || true
 fi
 if [ -d /{home} ]; then

@@ -58,7 +58,8 @@ fi
 if [ $1 -eq 0 ]; then
     [ ! -x /usr/lib/systemd/systemd-update-helper ] ||
         /usr/lib/systemd/systemd-update-helper remove-system-units {units} || :
-    [ ! -d /run/systemd/system ] || systemctl stop {patterns} || :
+    # A worker is a user's program: he can have systemd grant it any time to end.
+    [ ! -d /run/systemd/system ] || timeout 60 systemctl stop {patterns} || systemctl kill -s KILL {patterns} || :
 fi
 find /{home} -name __pycache__ -type d -prune -exec rm -rf {{}} + || :
 

@@ -270,6 +270,8 @@ def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> N
             keeps_what_is_running(machine)
         hears_of_drivers(machine, tmp_path, thorough=suite == "bookworm")
         is_upgraded(machine, f"/srv/{deb(debs, SECOND).name}")
+        if suite == "bookworm":
+            waits_for_no_worker_for_ever(machine, f"/srv/{deb(debs, SECOND).name}")
         goes_again(machine, before)
 
 
@@ -431,6 +433,34 @@ def is_upgraded(machine: hosts.Machine, file: str) -> None:
     )
     assert machine.read("/etc/xpucached/xpucached.toml").endswith("# mine\n")
     assert machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*") == ""
+
+
+HELD: Final = "/home/mallory/held.py"
+HOLDING: Final = """
+import signal, socket, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+while True:
+    systemd.sendto(b"READY=1\\nWATCHDOG=1\\nEXTEND_TIMEOUT_USEC=86400000000", "/run/systemd/notify")
+    time.sleep(1)
+"""
+
+
+def waits_for_no_worker_for_ever(machine: hosts.Machine, file: str) -> None:
+    """See that it is upgraded where a user took over his worker, a program of his, which asks for a day to end."""
+    machine.run("useradd", "--create-home", "mallory")
+    machine.write(HELD, HOLDING)
+    unit = f"xpucached-worker@{machine.out('id', '-u', 'mallory')}.service"
+    folder = f"/run/systemd/system/{unit}.d"
+    machine.write(f"{folder}/held.conf", f"[Service]\nExecStart=\nExecStart=python3 -I {HELD}\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", unit)
+    machine.run("rm", "-r", folder)
+    machine.run("dpkg", "-i", file)
+    machine.run("pgrep", "-f", HELD, check=1)
+    assert machine.show("xpucached.service", "ActiveState") == "active"
+    machine.run("userdel", "--remove", "mallory")
+    machine.run("systemctl", "reset-failed")
 
 
 def goes_again(machine: hosts.Machine, before: set[str]) -> None:
