@@ -1077,8 +1077,18 @@ def test_a_daemon_of_one_s_own_that_came_while_a_worker_woke_is_asked(
 def test_who_waits_finds_the_daemon_for_which_a_worker_left(
     own: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, short_dir: Path
 ) -> None:
-    found = [Client(short_dir / "left"), Client(own.path)]
-    monkeypatch.setattr(connect, "reach", lambda _options: (found.pop(0), False))
+    found: list[Client | Busy] = [
+        Client(short_dir / "left"),
+        Busy("another worker is starting, which takes long"),
+        Client(own.path),
+    ]
+
+    def reach(_options: Namespace) -> tuple[Client, bool]:
+        if isinstance(one := found.pop(0), Busy):
+            raise one
+        return one, False
+
+    monkeypatch.setattr(connect, "reach", reach)
     assert program.main(["status", "--wait", "--timeout=1s"]) == 0
     said = capsys.readouterr()
     assert (found, said.err) == ([], "Waiting for the daemon to answer\n")

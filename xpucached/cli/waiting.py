@@ -12,7 +12,7 @@ from xpucached.api import host_requests, requests
 from xpucached.cli import connect
 from xpucached.domain.jobs import UNDER_WAY
 from xpucached.domain.status import Verdict
-from xpucached.errors import Unavailable
+from xpucached.errors import Busy, Unavailable
 from xpucached.printing import plain
 from xpucached.render import jobs
 
@@ -32,7 +32,7 @@ def for_daemon(output: Output) -> tuple[bool, Output]:
         nonlocal output
         try:
             status = output.client.call(requests.GetStatus()).value
-        except Unavailable:
+        except (Busy, Unavailable):
             # It may have been a worker, which left for a daemon of one's own.
             output = replace(output, client=connect.reach(output.options)[0])
             raise
@@ -55,13 +55,13 @@ def for_host(output: Output) -> bool:
 
 
 def _wait(output: Output, look: Callable[[], str]) -> bool:
-    """Look until nothing is said any more; what is said is shown as it changes.  Raises `Unavailable` at the end."""
+    """Look until nothing is said any more; what is said is shown as it changes.  Raises what it met at the end."""
     end, shown = time.monotonic() + output.options.timeout, ""
     while True:
         late = time.monotonic() >= end
         try:
             said = look()
-        except Unavailable:
+        except (Busy, Unavailable):
             # It may not listen yet, or be about to start again.
             if late:
                 raise
