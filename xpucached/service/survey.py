@@ -201,7 +201,8 @@ class Surveyor:
             found = replace(found, devices=old.devices, environments=old.environments)
         elif old is not None and self._in_transit(id_, old, found):
             found = replace(found, devices=old.devices, environments=old.environments)
-        self._answered[id_] = reach, not failed and id_ not in self._missing
+        # One that is there and offers nothing may lack a library, which comes without a change of its files.
+        self._answered[id_] = reach, not (failed or id_ in self._missing or (_driver(files) and not found.environments))
         return found
 
     def _in_transit(self, id_: str, old: Host, found: Host) -> bool:

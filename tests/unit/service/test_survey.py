@@ -119,6 +119,42 @@ def test_a_driver_that_did_not_answer_is_asked_again_by_looks_alone(
         assert asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {})))) == [1, 1, 2, 2, 3]
 
 
+def test_a_driver_that_offers_nothing_is_asked_again_though_its_files_stayed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it lacks may be a library of another package, that comes without a change of its own files."""
+    asked: list[Mapping[str, str]] = []
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    loader = DriverFile(Path("/d/libOpenCL.so.1"), Path("/d/libOpenCL.so.1"), None, 1, now, None, None)
+    driver = DriverFile(Path("/d/libintelocl.so"), Path("/d/libintelocl.so"), None, 1, now, None, None)
+    files: tuple[DriverFile, ...] = (loader,)
+
+    def ask(variables: Mapping[str, str], *_: object) -> ProbeReport:
+        asked.append(variables)
+        return ProbeReport(problems=(Problem("no-opencl", "libimf.so: cannot open shared object file"),))
+
+    def targets(host: Host) -> Host:
+        return replace(host, environments=(sycl_target("OpenCL", "CPU", "1", "1"),) if len(asked) > 3 else ())
+
+    monkeypatch.setattr(driver_probe, "ask", ask)
+    monkeypatch.setattr(survey, "driver_files", lambda _: files)
+    monkeypatch.setattr(survey, "with_targets", targets)
+
+    async def counted(surveyor: Surveyor) -> list[int]:
+        nonlocal files
+        found = []
+        for here in ((loader,), (loader, driver)):
+            files = here
+            for retry in (True, True, False, True, True):
+                await surveyor.survey(retry=retry)
+                found.append(len(asked))
+        return found
+
+    with closing(catalogs.fresh(home / "catalog.sqlite")) as catalog:
+        counts = asyncio.run(counted(Surveyor(Context(settings("{}"), catalog, {}))))
+    assert counts == [1, 1, 1, 1, 1, 2, 3, 3, 4, 4]
+
+
 def test_a_driver_that_does_not_answer_for_another_gpu_is_not_asked_at_each_look(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
