@@ -262,7 +262,7 @@ def test_a_compiled_model_is_warm_when_its_second_process_adds_no_file_and_start
     host.ctl("model", "add", "program", "--device", "cpu", *more, "--", *program, "{device}")
     last = prewarmed(host, "program")
     assert last["outcome"] == "warmed", (last["detail"], last["output"])
-    assert "files added to its own caches" in str(last["detail"])
+    assert "files written to its own caches" in str(last["detail"])
     # No SYCL driver is needed for it, and it is warm without one.
     assert host.ask("model", "show", "program")["warmth"] == "warm"
     place = host.home / ".cache/xpucached/models/program"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import shutil
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -56,7 +57,13 @@ NOW: Final = datetime(2026, 5, 4, tzinfo=UTC)
 
 def attempted(catalog: Catalog, root: Path, script: str, directory: Path) -> Attempt:
     """Run a shell script as a model that caches below ``root``."""
-    model = Model(ModelName("net"), Workload(("/bin/sh", "-c", script), directory, {}, 60.0), root)
+    return attempted_model(
+        catalog, Model(ModelName("net"), Workload(("/bin/sh", "-c", script), directory, {}, 60.0), root)
+    )
+
+
+def attempted_model(catalog: Catalog, model: Model) -> Attempt:
+    """Run a model until it is proven, or not."""
 
     async def attempt() -> Attempt:
         service = alone(catalog)
@@ -203,6 +210,29 @@ def test_what_only_the_first_pass_asked_for_and_nobody_kept_is_none_of_the_proof
     attempt = attempted(catalog, root, script, tmp_path)
     assert [(len(one.created), len(one.used)) for one in attempt.executions] == [(1, 1), (0, 1)]
     assert attempt.trial.outcome is Outcome.WARMED
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        # OpenVINO, numba: what they find to be old has the same name afterwards.
+        ("[ -e again ] || echo compiled > caches/its; touch again", "0 entries compiled, 1 files written to its own"),
+        ("echo used >> caches/its", "was warm: 0 entries used, none compiled, 1 files in its own caches"),
+        ("true", "was warm: 0 entries used, none compiled, 1 files in its own caches"),
+    ],
+)
+def test_what_only_the_first_pass_writes_anew_was_compiled(
+    catalog: Catalog, tmp_path: Path, script: str, told: str
+) -> None:
+    caches = tmp_path / "caches"
+    caches.mkdir()
+    (caches / "its").touch()
+    os.utime(caches / "its", (0, 0))
+    workload = Workload(("/bin/sh", "-c", script), tmp_path, {}, 60.0, RunSpec(caches=(caches,)))
+    model = Model(ModelName("net"), workload, tmp_path / "store")
+    attempt = attempted_model(catalog, model)
+    assert (attempt.trial.outcome, attempt.trial.detail.startswith(told)) == (Outcome.WARMED, True), attempt.trial
+    assert len(attempt.executions) == (1 if script == "true" else 2)
 
 
 @pytest.mark.parametrize("more", [False, True])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from xpucached import deadlines, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 MOST: Final = 500_000
@@ -21,8 +21,12 @@ _COUNTING: Final = 120.0
 """Seconds that it may take to look at these, or until they are on the disk."""
 
 
-def files(places: Iterable[Path]) -> frozenset[str] | None:
-    """Return the files below these directories, save those that only mark something as busy; None: it is unknown."""
+def files(places: Iterable[Path]) -> Mapping[str, int] | None:
+    """Return the files below these directories, save those that only mark something as busy; None: it is unknown.
+
+    With each stands when it was written, in nanoseconds: what a compiler finds to be old it may write anew under the
+    same name, as OpenVINO and numba do.
+    """
     paths = tuple(map(os.fspath, places))
     try:
         return deadlines.ask(paths, lambda: _below(paths), _COUNTING)
@@ -30,17 +34,30 @@ def files(places: Iterable[Path]) -> frozenset[str] | None:
         return None
 
 
-def kept(places: Iterable[Path], before: frozenset[str] | None) -> frozenset[str] | None:
+def kept(places: Iterable[Path], before: Mapping[str, int] | None) -> Mapping[str, int] | None:
     """Return the same after a pass, and see that what came since ``before`` is on the disk before it proves anything.
 
     Compilers do not, and a power cut leaves it empty: no look at these directories would find that out.
     """
     paths = tuple(places)
     found = files(paths)
-    came = found - before if found is not None and before is not None else ()
+    came = [path for path, at in found.items() if before.get(path) != at] if found and before is not None else ()
     with contextlib.suppress(TimeoutError):
         deadlines.ask(tuple(map(os.fspath, paths)), lambda: _sync(came), _COUNTING)
     return found
+
+
+def written(seen: Sequence[Mapping[str, int] | None]) -> tuple[int, ...]:
+    """Return how many files each pass wrote, of what there was before the first and after each; 0 if it is unknown.
+
+    What the first one wrote anew counts, if the second did not do so, too: that may be a note of its last use.
+    """
+    if None in seen:
+        return (0,) * (len(seen) - 1)
+    before, first, *later = (one or {} for one in seen)
+    new = [path for path, at in first.items() if before.get(path) != at]
+    again = {path for one in later for path in new if path in before and one.get(path, first[path]) != first[path]}
+    return (len(new) - len(again), *(len(one.keys() - first.keys()) for one in later))
 
 
 def _sync(paths: Iterable[str]) -> None:
@@ -55,8 +72,8 @@ def _sync(paths: Iterable[str]) -> None:
                 os.close(descriptor)
 
 
-def _below(places: Iterable[str]) -> frozenset[str] | None:
-    found: set[str] = set()
+def _below(places: Iterable[str]) -> dict[str, int] | None:
+    found: dict[str, int] = {}
     ahead = [*places]
     left = MOST
     while ahead and left > 0:
@@ -67,10 +84,11 @@ def _below(places: Iterable[str]) -> frozenset[str] | None:
                     if entry.is_dir(follow_symlinks=False):
                         ahead.append(entry.path)
                     elif not entry.name.endswith(".lock"):
-                        found.add(entry.path)
+                        with contextlib.suppress(FileNotFoundError):
+                            found[entry.path] = entry.stat(follow_symlinks=False).st_mtime_ns
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             # It is not there yet, or has gone meanwhile, or is nothing into which this user's programs could write.
             continue
         except OSError:
             return None
-    return frozenset(found) if left > 0 else None
+    return found if left > 0 else None

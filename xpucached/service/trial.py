@@ -116,11 +116,10 @@ class TrialRunner:
         found = stores[0]
         caches = await self._has_entries(model, variant)
         watched = self._watched(model)
-        files = await asyncio.to_thread(cache_files.files, watched)
-        countless = False
+        seen = [await asyncio.to_thread(cache_files.files, watched)]
         executions: list[RunResult] = []
         looks: list[DependencySnapshot | None] = []
-        added: list[int] = []
+        added: tuple[int, ...] = ()
         unnamed: list[int] = []
         why_incomplete = ""
         told = False  # whether a trace named what was compiled
@@ -137,10 +136,8 @@ class TrialRunner:
             told = told or bool(done.created)
             unnamed.append(sum(KINDS[one.store.kind].recorder is not None for one in silent) if done.traced else 0)
             done = replace(done, created=done.created | silent)
-            now = await asyncio.to_thread(cache_files.kept, watched, files)
-            countless = countless or files is None or now is None
-            added.append(len((now or frozenset()) - (files or frozenset())) if not countless else 0)
-            files = now
+            seen.append(await asyncio.to_thread(cache_files.kept, watched, seen[-1]))
+            added = cache_files.written(seen)
             executions.append(done)
             # Nothing compiled is proof already; and what failed need not be tried twice.
             if done.outcome is not None or not (
@@ -149,11 +146,11 @@ class TrialRunner:
                 break
         # What was warm had no cold pass, though there were two to tell who writes what is unsettled.
         counted = executions if executions[0].created or added[0] else executions[-1:]
-        present = cache_files.MOST if files is None else len(files)
+        present = cache_files.MOST if seen[-1] is None else len(seen[-1])
         unkept = len(executions[-1].created - after)
         outcome, detail = _judged(counted, unnamed, added, present, unkept, told=told, caches=caches)
         if why := await self._doubt(
-            model, outcome, executions, after, why_incomplete, found.store.root, countless=countless
+            model, outcome, executions, after, why_incomplete, found.store.root, countless=None in seen
         ):
             outcome, detail = Outcome.UNPROVEN, why
         if _crashed(executions[-1]):
@@ -363,7 +360,7 @@ def _judged(
 ) -> tuple[Outcome, str]:
     """Return how a variant ended: only a pass that compiled nothing proves anything.
 
-    ``unnamed`` are the new entries of each pass that its trace does not name, ``added`` the files that it added to
+    ``unnamed`` are the new entries of each pass that its trace does not name, ``added`` the files that it wrote to
     the watched directories, ``files`` is what they hold now, ``unkept`` are the entries of the last one that are not
     in the store; ``told`` says that the trace named what the first one
     compiled, ``caches`` that the model was seen to use its store.
@@ -389,7 +386,7 @@ def _judged(
     if not (first.created or added[0]):
         return Outcome.WARMED, f"was warm: {len(last.used)} entries used, none compiled{more}, {last.seconds:.1f} s"
     if added[0]:
-        more = f", {added[0]} files added to its own caches"
+        more = f", {added[0]} files written to its own caches"
     if unnamed[0]:
         more = f" ({_silent(unnamed[0])}){more}"
     compiled = f"{len(first.created)} entries compiled{more} in {first.seconds:.1f} s"
