@@ -25,6 +25,7 @@ def control(name: str, version: str, depends: str = "") -> str:
 def deb(place: Path, tree: Path, name: str, version: str, depends: str = "") -> Path:
     """Pack a tree as a package of Debian's."""
     (tree / "DEBIAN").mkdir(parents=True, exist_ok=True)
+    (tree / "DEBIAN").chmod(0o755)  # dpkg-deb takes no other, as a umask of 077 leaves it
     (tree / "DEBIAN/control").write_text(control(name, version, depends))
     made = place / f"{name}_{version}_amd64.deb"
     words = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", os.fspath(tree), os.fspath(made)]
