@@ -251,6 +251,18 @@ def test_what_a_user_puts_beside_the_catalog_does_not_become_his(house: House) -
     machine.run("sh", "-ec", f"rm -r /var/lib/shared {place}/secret; chgrp bob {place}")
 
 
+def test_the_directory_of_a_catalog_is_given_to_a_number_and_to_nobody_of_that_name(house: House) -> None:
+    machine, place = house.machine, "/var/lib/xpucached-worker/1001"
+    machine.run("sh", "-c", "echo 1001:x:555:555::/:/bin/sh >>/etc/passwd")
+    try:
+        assert machine.out("stat", "-c", "%u", place) == "1001"
+        machine.run("systemctl", "restart", "xpucached-worker@1001.service", check=None)
+        assert machine.out("stat", "-c", "%u", place) == "1001"
+    finally:
+        machine.run("sed", "-i", "/^1001:/d", "/etc/passwd")
+    machine.run("systemctl", "restart", "xpucached-worker@1001.service")
+
+
 def test_who_is_not_looked_after_is_told_so(house: House) -> None:
     said = house.ctl("status", user="eve", check=77)
 

@@ -229,7 +229,7 @@ def test_a_worker_is_where_the_host_s_daemon_looks_for_it() -> None:
     # In /run a user may fill nothing: it is in the memory of all.
     assert "RuntimeDirectory" not in service
     assert "StateDirectory" not in service
-    assert service["ExecStartPre"][0].replace("%i", "1234").endswith(f" -o 1234 -m 0700 {config.paths.state}")
+    assert service["ExecStartPre"][0].replace("%i", "1234").endswith(f" -o +1234 -m 0700 {config.paths.state}")
     assert f"-{config.paths.state}" in service["ReadWritePaths"][0].replace("%i", "1234").split()
     assert daemon_main.parser().parse_args(shlex.split(service["ExecStart"][0])[1:]).worker
     assert units.unit(1234) == "xpucached-worker@1234.service"
