@@ -1089,7 +1089,7 @@ def test_who_waits_finds_the_daemon_for_which_a_worker_left(
         return one, False
 
     monkeypatch.setattr(connect, "reach", reach)
-    assert program.main(["status", "--wait", "--timeout=1s"]) == 0
+    assert program.main(["status", "--wait", "--timeout=1m"]) == 0
     said = capsys.readouterr()
     assert (found, said.err) == ([], "Waiting for the daemon to answer\n")
     assert said.out.startswith("This host is warm.")
