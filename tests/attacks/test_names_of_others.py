@@ -119,12 +119,15 @@ def test_a_name_that_looks_like_an_option_is_a_name() -> None:
 
 def test_every_unit_that_hands_a_name_on_puts_it_behind_two_dashes() -> None:
     units = sorted((REPOSITORY / "systemd").rglob("*@.service"))
-    found = [
-        line for unit in units for line in unit.read_text().splitlines() if line.startswith("ExecStart") and "%" in line
-    ]
+    lines = [line for unit in units for line in unit.read_text().splitlines()]
+    found = [line for line in lines if line.startswith("ExecStart=") and "%" in line]
 
     assert len(units) == 3
     assert len(found) == 2
+    # A worker's name is a number, wherever it stands: systemd has looked for a user of it before.
+    assert [line for line in lines if line.startswith("ExecStartPre=")] == [
+        "ExecStartPre=+/usr/bin/install -d -o +%i -m 0700 /var/lib/xpucached-worker/%i"
+    ]
     for line in found:
         assert line.endswith(" -- %i")
 

@@ -27,7 +27,9 @@ APPLICATION: Final = """
 import pathlib, sys, time
 text = pathlib.Path(sys.argv[2]).read_text()
 pathlib.Path("cache").mkdir(exist_ok=True)
-pathlib.Path("cache", text.strip()).touch()
+cached = pathlib.Path("cache", text.strip())
+if not cached.exists():
+    cached.touch()
 with open("starts", "a") as starts:
     starts.write("one more\\n")
 while pathlib.Path("wait").exists():
