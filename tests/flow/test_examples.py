@@ -188,7 +188,8 @@ def test_the_fingerprint_is_written_whole_where_it_is_looked_for(tmp_path: Path)
         )
         assert (told.returncode, told.stderr) == (0, "")
     command = tmp_path / "xpucachectl"
-    command.write_text('#!/bin/sh\necho "$@"\n[ "$2" != --nfd ]\n')
+    text = '#!/bin/sh\necho "$@"\n[ "$2" != --nfd ]\n'
+    command.write_text(text)
     command.chmod(0o755)
     lines = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
     found = {}
@@ -201,9 +202,12 @@ def test_the_fingerprint_is_written_whole_where_it_is_looked_for(tmp_path: Path)
         assert not place.exists()
         place.mkdir()
         place.joinpath(words[-1]).write_text("before\n")
+        # What the account may have put there whose directory it is.
+        place.joinpath(f".{words[-1]}.new").symlink_to(command)
         status = subprocess.run(words, env=environ, check=False).returncode
         found[words[-1]] = (status, place.joinpath(words[-1]).read_text())
         assert arguments.parse(["fingerprint", words[3]]).verb == "fingerprint"
+    assert command.read_text() == text
     assert found == {
         "xpucached-host.prom": (0, "fingerprint --prometheus\n"),
         # What cannot be said leaves what was said before.

@@ -117,14 +117,17 @@ def test_the_host_s_figures_are_a_file_that_is_never_half_written(tmp_path: Path
     )
     # What a worker said before its user had a daemon of their own is no figure.
     own = replace(users[1], user="c", uid=3, state=WorkerState.ASIDE, warm=1, entries=1, allocated=1)
-    status = HostStatus("1", histories.NOW, "stamp", histories.NOW, (), (*users, own))
+    # Nor does what one worker says of itself hide what another's says.
+    names = tuple(ModelName(f"m{number}") for number in range(9))
+    liar = UserStatus("d", 4, WorkerState.ASLEEP, Verdict.FAILED, failed=names)
+    status = HostStatus("1", histories.NOW, "stamp", histories.NOW, (), (*users, own, liar))
     text = metrics.host_metrics(status, histories.NOW)
     read = samples(text)
     assert read["xpucached_users", (("verdict", "cold"),)] == 1
     assert (read["xpucached_entries", ()], read["xpucached_allocated_bytes", ()]) == (5, 4096)
     assert samples(metrics.host_metrics(status, histories.NOW, openmetrics=True), openmetrics=True) == read
-    assert read["xpucached_models", (("warmth", "warm"),)] == 3
-    assert read["xpucached_models", (("warmth", "failed"),)] == read["xpucached_models", (("warmth", "cold"),)] == 1
+    models = {labels[0][1]: count for (name, labels), count in read.items() if name == "xpucached_models"}
+    assert models == {"warm": 3, "cold": 1, "failed": 10}
     # Of what a worker says no word becomes a series but those that there are.
     problems = {labels: count for (name, labels), count in read.items() if name == "xpucached_problems"}
     assert problems == {(("code", "no-gpu"),): 1, (("code", "unknown"),): 2}

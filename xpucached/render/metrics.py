@@ -239,7 +239,8 @@ def host_metrics(status: HostStatus, now: datetime, *, openmetrics: bool = False
     failed = sum(len(one.failed) for one in status.known)
     models = {
         "warm": sum(one.warm for one in status.known),
-        "cold": max(0, sum(one.cold for one in status.known) - failed),
+        # Of each alone: what one's worker says of itself costs nobody else's.
+        "cold": sum(max(0, one.cold - len(one.failed)) for one in status.known),
         "failed": failed,
     }
     page.add(
