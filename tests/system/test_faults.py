@@ -24,10 +24,15 @@ from tests.support import forks
 from tests.support.daemons import Daemon, daemon
 from tests.support.faults import Calls, Faults, with_store
 from tests.support.store_actions import KEPT, look
+from xpucached import sockets
+from xpucached.api import imports
+from xpucached.api.client import Client
 from xpucached.catalog import Catalog, opening
 from xpucached.catalog.scans import record_scan
 from xpucached.catalog.stores import all_stores, forget_store
+from xpucached.domain.bundles import MadeEntry
 from xpucached.domain.host import Problem
+from xpucached.domain.names import EntryKey, KindName
 from xpucached.domain.stores import EntryState, Store, StoreState
 from xpucached.domain.trash import Trashed
 from xpucached.errors import CatalogError
@@ -382,6 +387,19 @@ def test_what_other_compilers_cached_is_on_the_disk_before_it_proves_a_model(
         strike.count(cache, Calls.SYNCS)
         struck.ctl("prewarm", "net", "--force")
         assert (strike.stop(), struck.ask("model", "show", "net")["warmth"]) == (files, "warm")
+
+
+def test_whose_it_is_that_comes_from_a_bundle_is_on_the_disk_before_it_comes(struck: Daemon, strike: Faults) -> None:
+    """Without it, revoking a key would pass over what had come before a failure of the power."""
+    struck.start()
+    made = MadeEntry(KindName("sycl"), struck.home / "store", EntryKey("1"), "", "")
+    asked = imports.NoteComing(bundle=f"sha256:{64 * '0'}", made=(made,))
+    with Client(Path(sockets.socket_path(user=True, environ=struck.environment))) as client:
+        strike.fail(struck.state, errno.EIO, Calls.SYNCS)
+        with pytest.raises(CatalogError):
+            client.call(asked)
+        assert strike.stop() > 0
+        client.call(asked)
 
 
 def test_however_often_a_look_fails_it_is_tried_again_at_one_pace(

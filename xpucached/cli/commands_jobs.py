@@ -313,7 +313,7 @@ def jobs_of_everyone(output: Output) -> int:
     if given.cancel is not None:
         whose = "" if "." in given.cancel else "--of USER "
         hint = hints.to_end_a_job(given.cancel, whose, root=os.geteuid() == 0)
-        raise RequestError(f"whose job {plain(given.cancel)} is has to be said", hint=hint)
+        raise RequestError(f"say whose job {plain(given.cancel)} is", hint=hint)
     listed = given.id is None
     return everyone.show(output, requests.ListJobs()) if listed else job_list(output)
 

@@ -331,15 +331,18 @@ class Registry:
 
     def _list(self, of: str, known: Sequence[Json], one: Mapping[str, Json]) -> None:
         """Write a tag's list with one more; without what was deleted since, where it is refused with that."""
-        made: dict[str, Json] = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [*known, dict(one)]}
-        data = json.dumps(made, sort_keys=True, separators=(",", ":")).encode()
+
+        def write(others: Sequence[Json]) -> None:
+            made: dict[str, Json] = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [*others, dict(one)]}
+            self.put_manifest(json.dumps(made, sort_keys=True, separators=(",", ":")).encode(), _INDEX, _tag_of(of))
+
         try:
-            self.put_manifest(data, _INDEX, _tag_of(of))
+            write(known)
         except RegistryError:
             there = [each for each in known if isinstance(each, dict) and self._is_there(str(each.get("digest")))]
             if len(there) == len(known):
                 raise
-            self._list(of, there, one)
+            write(there)
 
     def _is_there(self, digest: str) -> bool:
         with contextlib.suppress(NotFound):

@@ -160,7 +160,8 @@ async def _note_import(service: Service, asked: imports.NoteImport) -> Job:
 
 async def _note_coming(service: Service, asked: imports.NoteComing) -> None:
     context, source = service.context, BundleSource(asked.signer, asked.signing_key, asked.digests)
-    await context.write(record_import, asked.made, asked.bundle, source, context.clock(), coming=True)
+    # What comes outlives a failure of the power, and so whose it is has to.
+    await context.write_durably(record_import, asked.made, asked.bundle, source, context.clock(), coming=True)
 
 
 def _empty(service: Service, asked: requests.EmptyTrash) -> Job:

@@ -179,7 +179,8 @@ class BundleTaker:
         def note(came: Sequence[EntriesCame]) -> None:
             for one in came:
                 now = self._context.clock()
-                write = self._context.catalog.write
+                catalog = self._context.catalog
+                write = catalog.write_durably if one.coming else catalog.write
                 write(record_import, one.made, one.bundle, one.source, now, coming=one.coming)
                 stores.update(each.store for each in one.made)
 

@@ -352,7 +352,7 @@ def test_the_jobs_of_all_users_are_listed(
 
 def test_whose_job_is_to_be_ended_has_to_be_said() -> None:
     for given, hint in (("prewarm-3", "--of USER jobs --cancel prewarm-3"), ("1001.2", "--of 1001 jobs --cancel 2")):
-        with pytest.raises(RequestError, match="has to be said") as refused:
+        with pytest.raises(RequestError, match="say whose job") as refused:
             run(f"jobs --cancel {given}", ALICE, BOB)
         assert (refused.value.hint or "").endswith(hint)
 
