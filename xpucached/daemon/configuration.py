@@ -11,8 +11,9 @@ from xpucached.settings import loading
 
 
 def load(options: argparse.Namespace) -> settings.Settings:
-    """Read the settings that the options ask for."""
-    return loading.load(options.config, user=options.user, environ=os.environ, worker=options.worker)
+    """Read the settings that the options ask for; whoever only checks them may have a worker alone, and no socket."""
+    as_worker = options.worker or options.check
+    return loading.load(options.config, user=options.user, environ=os.environ, worker=as_worker)
 
 
 def loggable(error: SettingsError, *, worker: bool) -> SettingsError:

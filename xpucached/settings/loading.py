@@ -97,7 +97,8 @@ def load(path: Path | None, *, user: bool, environ: Mapping[str, str], worker: b
         "models": places.configuration / "models.d",
     }
     if "socket" not in sections["paths"]:
-        usual["socket"] = _runtime(places) / f"{_NAME}.sock"
+        ours = worker and user and places.runtime is None
+        usual["socket"] = Path(sockets.worker_path(os.getuid())) if ours else _runtime(places) / f"{_NAME}.sock"
     values = {name: filled(kind, sections[name]) for name, kind in SECTIONS.items() if name != "paths"}
     paths = filled(Paths, {**usual, **sections["paths"]})
     host_models = _HOST_MODELS if worker else None

@@ -1,4 +1,4 @@
-"""`xpucached --check` of the host's configuration."""
+"""`xpucached --check` of a configuration, the host's or a user's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 import pwd
 from typing import TYPE_CHECKING
 
+from xpucached import sockets
 from xpucached.daemon.main import main
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pytest
@@ -45,3 +47,23 @@ def test_a_model_s_user_who_is_called_otherwise_here_is_refused(
     shown = capsys.readouterr()
     assert f"a model file names the user Somebody, who is {own.pw_name} here" in shown.err
     assert "model files: 1, 1 refused" in shown.out
+
+
+def test_who_has_a_worker_alone_needs_no_directory_for_a_socket_to_be_told_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere(environ: Mapping[str, str]) -> str:
+        raise sockets.NoRuntimeDirectory
+
+    # As in a shell of root's for an account that nobody logs in to.
+    monkeypatch.setattr(sockets, "runtime_directory", nowhere)
+    monkeypatch.delenv("XPUCACHED_SOCKET", raising=False)
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path))
+    (tmp_path / "xpucached/models.d").mkdir(parents=True)
+    assert main(["--user", "--check"]) == 0
+    (tmp_path / "xpucached/models.d/net.toml").write_text("comand = 1\n")
+    assert main(["--user", "--check"]) == 78
+    assert "net.toml:1: comand: unknown key" in capsys.readouterr().err
+    assert main(["--user"]) == 78
+    assert "there is no directory for the socket" in capsys.readouterr().err
