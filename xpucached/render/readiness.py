@@ -11,7 +11,7 @@ from xpucached.render.text import Cell, Colour, count, seconds, table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xpucached.domain.readiness import HostReadiness
+    from xpucached.domain.readiness import HostReadiness, UserReadiness
     from xpucached.render.text import TextStyle
 
 _COLOURS: Final[Mapping[Readiness, Colour]] = {
@@ -35,16 +35,22 @@ _SAID: Final = 5
 
 def readiness(value: HostReadiness, took: float, style: TextStyle) -> str:
     """Write how all users stand, and how long that took."""
-    warm, all_of_them = sum(one.warm for one in value.users), sum(one.warm + one.cold for one in value.users)
-    figures = f"{warm} of {count(all_of_them, 'model')}, {count(len(value.users), 'user')}, after {seconds(took)}"
+    known = [one for one in value.users if one.state is not Readiness.ASIDE]
+    warm, all_of_them = sum(one.warm for one in known), sum(one.warm + one.cold for one in known)
+    figures = f"{warm} of {count(all_of_them, 'model')}, {count(len(known), 'user')}, after {seconds(took)}"
+    if aside := len(value.users) - len(known):
+        figures += f"; of {count(aside, 'user')} with a daemon of their own nothing is known here"
     rows: list[list[str | Cell]] = [
-        [one.user, Cell(one.state, _COLOURS.get(one.state)), str(one.entries), str(one.warm), str(one.cold), one.why]
-        for one in value.users
+        [one.user, Cell(one.state, _COLOURS.get(one.state)), *_figures(one), one.why] for one in value.users
     ]
     parts = [f"{_SENTENCES[value.state]}: {figures}", *map(plain, value.problems)]
     if rows:
         parts.append(table(("USER", "STATE", "ENTRIES", "WARM", "COLD", "WHY"), rows, style, right="ENTRIES WARM COLD"))
     return "\n".join(parts)
+
+
+def _figures(one: UserReadiness) -> tuple[str, ...]:
+    return ("?", "?", "?") if one.state is Readiness.ASIDE else (str(one.entries), str(one.warm), str(one.cold))
 
 
 def waiting(value: HostReadiness) -> str:

@@ -42,14 +42,18 @@ def host_users(value: HostStatus, style: TextStyle) -> str:
     rows: list[list[str | Cell]] = []
     for one in value.users:
         colour = _STATES[one.state]
+        figures: list[str | Cell] = [
+            str(one.entries),
+            size(one.allocated),
+            str(one.warm),
+            Cell(str(one.cold), Colour.YELLOW) if one.cold else "0",
+        ]
         rows.append(
             [
                 plain(one.user),
                 Cell(str(one.state), colour) if colour else str(one.state),
-                str(one.entries),
-                size(one.allocated),
-                str(one.warm),
-                Cell(str(one.cold), Colour.YELLOW) if one.cold else "0",
+                # What a daemon of their own has since is not known.
+                *(figures if one.state is not WorkerState.ASIDE else "????"),
                 age(one.seen, style.now) if one.seen else "never",
             ]
         )

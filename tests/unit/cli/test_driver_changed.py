@@ -85,6 +85,15 @@ def test_a_user_is_called_by_name() -> None:
     ]
 
 
+def test_of_who_runs_a_daemon_of_their_own_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    aside = replace(WARM, user="bob", uid=1002, state=WorkerState.ASIDE, warm=4, cold=1, entries=9)
+    assert run("driver-changed --wait", Daemon(host(WARM, aside))) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("all is warm: 1 of 1 model, 1 user, after ")
+    assert first.endswith("; of 1 user with a daemon of their own nothing is known here")
+    assert last.split()[:5] == ["bob", "aside", "?", "?", "?"]
+
+
 def test_it_waits_until_nothing_more_comes(capsys: pytest.CaptureFixture[str]) -> None:
     old = replace(host(WARM)(), looked=api_stub.NOW)
     busy = host(replace(WARM, busy=True, cold=1, warm=0, sentence="warming"))
