@@ -2080,6 +2080,8 @@ def test_the_journal_s_catalog_explains_every_message() -> None:
         assert commands
         for command in commands:
             arguments.parse(command.replace("@XPUCACHED_MODEL@", "m").replace(" REF", " a1b2c3").split())
+    # `doctor --fix` leaves entries as they are.
+    assert "out what is damaged: xpucachectl verify --fix\n" in texts[systemd.MESSAGES["alarm"]]
 
 
 def test_the_host_s_daemon_is_an_account_and_nobody_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
