@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
@@ -16,8 +17,9 @@ from xpucached import deadlines
 from xpucached.bundle.revocations import revocations
 from xpucached.bundling import drivers, signing, sources
 from xpucached.cli import belonging, connect, installation, installed_files
+from xpucached.daemon import configuration
 from xpucached.domain.bundles import ExportBundle
-from xpucached.errors import Conflict, Denied, DiskError, RegistryDenied
+from xpucached.errors import Conflict, Denied, DiskError, RegistryDenied, SettingsError
 from xpucached.registry import accounts, reference
 from xpucached.settings import loading
 
@@ -143,6 +145,34 @@ def test_root_does_not_set_up_in_the_home_of_another_user(
         installation.removal(place, running=False)
     with pytest.raises(Denied, match="belongs to somebody else"):
         installation.plan(place, Path("/usr/bin"), installation.packed(), running=False)
+
+
+@pytest.mark.parametrize("variable", ["HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("below", ["", "closed", "new", "link"])
+def test_root_s_daemon_keeps_nothing_in_the_home_of_another_user(
+    attacker: User, common: Path, monkeypatch: pytest.MonkeyPatch, variable: str, below: str
+) -> None:
+    """Whatever is looked at first can be exchanged there, and the catalog names what root runs."""
+    ours = common / "ours"
+    ours.mkdir()
+    (ours / "link").symlink_to(attacker.home)
+    # What root made there is root's, and can be moved away all the same.
+    (attacker.home / "closed").mkdir()
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(ours))
+    monkeypatch.setenv("HOME", str(ours))
+    options = argparse.Namespace(config=None, user=True, worker=False, check=False)
+    assert configuration.load(options).paths.state.is_relative_to(ours)
+
+    monkeypatch.setenv(variable, str(ours / below if below == "link" else attacker.home / below))
+    with pytest.raises(SettingsError, match=rf"^{variable}: .* may be another user's") as refused:
+        configuration.load(options)
+    # As the hint says.
+    assert "set paths.state and paths.cache" in refused.value.hint
+    for name in ("STATE", "CACHE"):
+        monkeypatch.setenv(f"XPUCACHED_PATHS_{name}", str(ours / name))
+    assert configuration.load(options).paths.state == ours / "STATE"
 
 
 def test_nor_does_it_wait_for_what_lies_in_that_home(attacker: User) -> None:
