@@ -456,6 +456,16 @@ def test_a_block_that_says_nothing_is_found() -> None:
     assert unmarked(blocks) == ["a.md: A: true"] * 3 + ["a.md: B: xpucachectl status"] * 2
 
 
+def test_no_command_waits_without_end_for_what_users_can_hold_up() -> None:
+    """A worker is its user's program, which can have systemd grant it any time to end."""
+    texts = [(REPOSITORY / name).read_text(encoding="utf-8") for name in documents.pages()]
+    texts += [path.read_text(encoding="utf-8") for path in (REPOSITORY / "systemd/examples").iterdir()]
+    found = re.findall(r"(timeout \d+ |)systemctl (\S+) [^|&`\n]*xpucached-worker@\*", "\n".join(texts))
+
+    assert {verb for _, verb in found} == {"stop", "kill", "--no-block"}
+    assert all(bound for bound, verb in found if verb == "stop")
+
+
 def test_each_block_of_data_is_read_by_what_it_is_for(tmp_path: Path) -> None:
     """Units and drop-ins are systemd's to read, and the Dockerfile is buildah's: `tests/system`."""
     found = [one for name in documents.pages() for one in documents.blocks(name)]
