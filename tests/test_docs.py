@@ -466,6 +466,16 @@ def test_no_command_waits_without_end_for_what_users_can_hold_up() -> None:
     assert all(bound for bound, verb in found if verb == "stop")
 
 
+def test_a_block_removes_nothing_where_what_stands_before_it_failed() -> None:
+    """Who types it, or pastes it twice, is not stopped by what failed, and nobody has no number."""
+    removing = [one for one in documents.to_type() if re.search(r"\brm -", one.text)]
+    for one in removing:
+        assert not re.search(r"(?<!&& )(?<!&& \{\n)\brm -", re.sub(r" *(#.*)?\n *", "\n", one.text)), one.text
+        assert not re.search(r"\brm -[^\n&|]*\$(?!\{\w+:\?\})", one.text), one.text
+
+    assert removing
+
+
 def test_each_block_of_data_is_read_by_what_it_is_for(tmp_path: Path) -> None:
     """Units and drop-ins are systemd's to read, and the Dockerfile is buildah's: `tests/system`."""
     found = [one for name in documents.pages() for one in documents.blocks(name)]
