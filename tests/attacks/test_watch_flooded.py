@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import itertools
 import json
 import os
+import selectors
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
@@ -399,3 +401,26 @@ def test_the_watchdog_is_told_between_two_reads_and_events_that_wait_are_bounded
 
     assert len(beats) == 6
     assert max(waiting) == 50
+
+
+def test_who_reads_again_after_a_loss_leaves_the_watcher_at_rest(common: Path) -> None:
+    client, turn = observer(common)
+    (ours,) = client.watch_server._clients
+
+    def lose_and_tell() -> None:
+        while not ours.lost:
+            client.watch_server._say(ours, {"events": []})
+        client.connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while client.connection.recv(1 << 16):
+                pass
+        # It is said with what came meanwhile, before a socket that has room wakes the watcher.
+        client.watch_server._tell()
+
+    with at_work(client.watch_server):
+        turn(lose_and_tell)
+        turn(lambda: None)
+        events: list[int] = []
+        turn(lambda: events.append(client.watch_server._selector.get_key(ours.connection).events))
+
+    assert events == [selectors.EVENT_READ]

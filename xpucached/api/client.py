@@ -84,7 +84,10 @@ class _Socket(GuardedConnection):
 
     def recv_into(self, buffer: bytearray, nbytes: int = 0, flags: int = 0) -> int:  # type: ignore[override] # more
         if self.end is not None:
-            self.settimeout(max(0.001, self.end - time.monotonic()))
+            # Who sends without a pause is never waited for, and is late all the same.
+            if (left := self.end - time.monotonic()) <= 0:
+                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            self.settimeout(left)
         size = super().recv_into(buffer, nbytes, flags)
         if self.left is not None:
             self.left -= size

@@ -246,9 +246,9 @@ class WatchServer:
             self._selector.modify(client.connection, events, lambda: self._hear_or_say(client))
 
     def _hear_or_say(self, client: WatchClient) -> None:
-        was_lost = client.lost
         self._say(client)
-        if was_lost and not client.lost:
+        if not client.lost:
+            # Also where it was said in passing, with what came meanwhile: a socket with room would wake us for ever.
             self._await(client, selectors.EVENT_READ)
         if client in self._clients:
             self._receive(client)
