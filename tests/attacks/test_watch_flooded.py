@@ -410,7 +410,7 @@ def test_who_reads_again_after_a_loss_leaves_the_watcher_at_rest(common: Path) -
     def lose_and_tell() -> None:
         while not ours.lost:
             client.watch_server._say(ours, {"events": []})
-        client.connection.setblocking(False)
+        client.connection.settimeout(0.0)
         with contextlib.suppress(BlockingIOError):
             while client.connection.recv(1 << 16):
                 pass
