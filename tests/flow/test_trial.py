@@ -121,6 +121,49 @@ def test_a_model_of_which_the_store_cannot_take_a_program_is_not_proven(catalog:
     assert attempt.trial.detail.endswith("compiled 1 programs, and 1 of them could not be kept in its store")
 
 
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        ("echo '[Persistent Cache]: disabled' >&2", "compiles with the cache off"),
+        ("echo '*** Code caching: disabled' >&2", "compiles with the cache off"),
+        (
+            "echo '[Persistent Cache]: device binary has been cached: /else/1/2/3/4/0.bin' >&2",
+            "elsewhere: /else/1/2/3/4",
+        ),
+        ("SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE=5000 sleep 0.3", "SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE=5000 keeps programs out"),
+        ("SYCL_CONFIG_FILE_NAME=$PWD/own.conf sleep 0.3", "SYCL_CACHE_MIN_DEVICE_IMAGE_SIZE=5 in "),
+        ("SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE=0 sleep 0.3", ""),
+        ("echo '[Persistent Cache]: using cached device binary: /else/1/2/3/4/0.bin;' >&2", ""),
+    ],
+)
+def test_where_some_of_its_programs_do_without_the_cache_a_model_is_not_proven(
+    catalog: Catalog, tmp_path: Path, does: str, why: str
+) -> None:
+    root = tmp_path / "store"
+    shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
+    (tmp_path / "own.conf").write_text("SYCL_CACHE_MIN_DEVICE_IMAGE_SIZE=5\n")
+    script = f"echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2; {does}"
+    attempt = attempted(catalog, root, script, tmp_path)
+
+    assert attempt.trial.outcome is (Outcome.UNPROVEN if why else Outcome.WARMED), attempt.trial.detail
+    assert why in attempt.trial.detail
+    # What does without it altogether has nothing that is to be kept warm.
+    alone = attempted(catalog, tmp_path / "other", does, tmp_path)
+    assert alone.trial.outcome is Outcome.UNCACHED
+
+
+def test_a_file_that_says_how_a_program_caches_is_part_of_what_it_needs(catalog: Catalog, tmp_path: Path) -> None:
+    root, file = tmp_path / "store", tmp_path / "own.conf"
+    shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
+    file.write_text("SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE=0\n")
+    uses = f"echo '[Persistent Cache]: using cached device binary: {root}/{shown}.bin' >&2"
+    attempt = attempted(catalog, root, f"{uses}; SYCL_CONFIG_FILE_NAME=$PWD/own.conf sleep 0.3", tmp_path)
+
+    assert attempt.trial.outcome is Outcome.WARMED
+    assert attempt.needs is not None
+    assert str(file) in {one.path for one in attempt.needs}
+
+
 @pytest.mark.parametrize("uses", [False, True])
 def test_a_second_pass_that_uses_nothing_of_what_the_first_compiled_proves_nothing(
     catalog: Catalog, tmp_path: Path, *, uses: bool

@@ -90,6 +90,12 @@ class FakeKind:
         named = process.variables.get(self.variable)
         return (Path(named), process.name) if named else None
 
+    def bounds(self, process: Process) -> str:  # noqa: ARG002
+        return ""
+
+    def configuration(self, process: Process) -> str:  # noqa: ARG002
+        return ""
+
     def enabled(self, process: Process) -> bool:
         return self.variable in process.variables and not any(
             process.variables.get(name) == value for name, value in self.OFF.items()
@@ -233,6 +239,9 @@ class FullKind(FakeKind):
 
     def variables(self, store: Store) -> Mapping[str, str]:
         return {"FULL_TRACE": str(store.root)}
+
+    def past(self, stores: Sequence[Store], lines: Iterable[str]) -> str:  # noqa: ARG002
+        return next((line for line in lines if line.startswith("full: past")), "")
 
     def why_untold(self, directory: Path) -> str:
         return "it is told to be silent" if (directory / "full.silent").exists() else ""

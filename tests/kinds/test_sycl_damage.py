@@ -209,6 +209,24 @@ def test_a_program_that_the_store_cannot_take_is_told_as_compiled_at_each_start(
         assert key in created - used, done.stderr
 
 
+@pytest.mark.runtime
+@pytest.mark.parametrize("name", ["rt2024.2", "rt2025.1", "rt2025.2", "rt2025.3", "rt2026.2"])
+def test_a_program_that_does_without_the_cache_says_so(
+    runtime: Callable[[str], Runtime], tmp_path: Path, name: str
+) -> None:
+    root = tmp_path / "store"
+    command = [str(runtime(name).python), "-W", "ignore", "-c", PROGRAM]
+    said = {}
+    for off in ("0", "1"):
+        variables = {**runtime(name).environment(root, trace=True), "SYCL_CACHE_PERSISTENT": off}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+        said[off] = done.stderr.splitlines()
+    ours, other = Store(sycl.NAME, root), Store(sycl.NAME, tmp_path / "stor")
+    assert "with the cache off" in sycl.trace.past([ours], said["0"])
+    assert sycl.trace.past([other, ours], said["1"]) == ""
+    assert f"elsewhere: {root}/" in sycl.trace.past([other], said["1"])
+
+
 def generation_of(name: str) -> Generation:
     return Generation.UP_TO_2025_0 if name in {"rt2024.2", "rt2025.0"} else Generation.FROM_2025_1
 

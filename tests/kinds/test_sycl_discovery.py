@@ -75,6 +75,29 @@ def test_the_file_beside_the_runtime_says_what_the_variables_do_not(tmp_path: Pa
     assert not discovery.enabled(process({}))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "leaves_out"),
+    [
+        ("MIN", "0", False),
+        ("MIN", "1", True),
+        ("MAX", "0", False),
+        ("MAX", "1073741823", True),
+        ("MAX", "1073741824", False),
+        ("MAX", "", False),
+        ("MAX", "9" * 5000, False),
+    ],
+)
+def test_what_leaves_out_programs_is_named(tmp_path: Path, name: str, value: str, *, leaves_out: bool) -> None:
+    said = f"SYCL_CACHE_{name}_DEVICE_IMAGE_SIZE={value}"
+    file = written(tmp_path / "lib", said)
+    library = file.parent / "libsycl.so.8"
+    assert discovery.bounds(process(dict([said.split("=")]))) == (said if leaves_out else "")
+    assert discovery.bounds(process({}, library)) == (f"{said} in {file}" if leaves_out else "")
+    # The variables come first.
+    assert discovery.bounds(process({said.partition("=")[0]: "0"}, library)) == ""
+    assert (discovery.configuration(process({}, library)), discovery.configuration(process({}))) == (str(file), "")
+
+
 def test_where_the_file_only_switches_the_cache_on_it_is_named(tmp_path: Path) -> None:
     file = written(tmp_path / "lib", "SYCL_CACHE_PERSISTENT=1")
     library = file.parent / "libsycl.so.8"

@@ -69,6 +69,12 @@ class Discovery(Protocol):
     def enabled(self, process: Process) -> bool:
         """Return whether a process uses its store at all."""
 
+    def bounds(self, process: Process) -> str:
+        """Say by what a process leaves programs out of its store without a word; empty if by nothing."""
+
+    def configuration(self, process: Process) -> str:
+        """Return the file that says for a process, besides its variables, how it caches; empty if there is none."""
+
     def recognise(self, root: Path) -> bool:
         """Return whether a directory looks like a store of this kind.  Never raises for what it meets."""
 
@@ -173,6 +179,9 @@ class Recorder(Protocol):
 
     def read(self, store: Store, lines: Iterable[str]) -> Recording:
         """Read some of the lines in which a process told of this store, as they come."""
+
+    def past(self, stores: Sequence[Store], lines: Iterable[str]) -> str:
+        """Say what lines tell of programs that were compiled and kept in none of these stores; empty if nothing."""
 
     def why_untold(self, directory: Path) -> str:
         """Say why processes that work in this directory tell nothing, as the rest of a sentence; empty if they do."""

@@ -1,6 +1,7 @@
 """Which interpreters a model's process tree runs, with what words, and where: read from /proc, again and again.
 
 A shell's script may compute where it goes, and what it starts there with which variables: this is what came of that.
+So are variables of any of its processes by which a cache leaves out programs, and says nothing of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ import os
 _NAMES = {"python", "pypy", "sh", "ash", "bash", "dash", "fish", "ksh", "rbash", "zsh"}
 _PYTHONS = {"python", "pypy"}
 _LEADING = {"HOME", "PATH", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONUSERBASE"}  # variables that lead to files
+_BOUNDS = {
+    *("SYCL_CACHE_MIN_DEVICE_IMAGE_SIZE", "SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE"),
+    *("SYCL_CONFIG_FILE_NAME", "INTEL_ENABLE_OFFLOAD_ANNOTATIONS"),
+}
+_MOST_BOUNDS = 16  # of these, with their values, that are reported
+_LONGEST_BOUND = 4096
 _MOST = 64  # interpreters that are reported
 _WORDS = 16 << 10  # bytes of one's words, and …
 _VARIABLES = 256 << 10  # … variables that are read
@@ -30,9 +37,14 @@ class Interpreters:
         self._found: dict[str, dict[str, object]] = {}  # by what they are, as JSON
         self._text = 0
         self._scripts: set[tuple[str, str]] = set()  # of these, each with the directory
+        self._bounds: set[tuple[str, str]] = set()
 
     def look(self, pid: int) -> None:
-        """Note a process, if it is an interpreter."""
+        """Note a process, if it is an interpreter, and by what its cache leaves out programs."""
+        with contextlib.suppress(OSError):
+            for name, value in _variables(pid):
+                if name in _BOUNDS and len(value) <= _LONGEST_BOUND and len(self._bounds) < _MOST_BOUNDS:
+                    self._bounds.add((name, value))
         with contextlib.suppress(OSError, ValueError):
             name = os.path.basename(os.readlink(f"/proc/{pid}/exe").removesuffix(_GONE))  # noqa: PTH115, PTH119 - without pathlib it starts faster
             kind = name.rstrip("t").rstrip(".0123456789")
@@ -45,8 +57,7 @@ class Interpreters:
         # What of ours runs a model is no part of it: a new version of xpucached is no reason to prove it anew.
         if any(word.startswith(_OURS) for word in words):
             return
-        variables = (os.fsdecode(one).partition("=") for one in _read(pid, "environ", _VARIABLES))
-        leading = {name: value for name, _, value in variables if name in _LEADING}
+        leading = {name: value for name, value in _variables(pid) if name in _LEADING}
         # The same with other arguments, and what has no script, must not take the place of other scripts.
         script = directory, _script(words[1:], python=python)
         share = 1 if python else _SHARE
@@ -63,6 +74,10 @@ class Interpreters:
     def report(self) -> list[dict[str, object]]:
         """Return them, in the order in which they were seen."""
         return list(self._found.values())
+
+    def bounds(self) -> list[tuple[str, str]]:
+        """Return by which variables caches of its processes leave out programs."""
+        return sorted(self._bounds)
 
 
 def _script(words: list[str], *, python: bool) -> str:
@@ -85,6 +100,12 @@ def _script(words: list[str], *, python: bool) -> str:
         elif word.endswith(_WITH_VALUE):
             next(rest, "")
     return ""
+
+
+def _variables(pid: int) -> list[tuple[str, str]]:
+    """Return the variables with which a process began."""
+    parts = (os.fsdecode(one).partition("=") for one in _read(pid, "environ", _VARIABLES))
+    return [(name, value) for name, _, value in parts]
 
 
 def _read(pid: int, name: str, most: int) -> list[bytes]:

@@ -221,6 +221,7 @@ def main() -> int:
             "graphics": watch.graphics.report(),
             **maps.report(),
             "interpreters": maps.interpreters.report(),
+            "bounds": maps.interpreters.bounds(),
         },
     )
     return 0

@@ -31,6 +31,10 @@ def _nothing(_lines: Iterable[str]) -> tuple[frozenset[EntryId], frozenset[Entry
     return frozenset(), frozenset()
 
 
+def _none(_lines: Iterable[str]) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What a child tells of the entries that it uses."""
@@ -38,6 +42,8 @@ class Trace:
     marks: tuple[bytes, ...] = ()  #: each line of it holds one of these
     read: Callable[[Iterable[str]], tuple[frozenset[EntryId], frozenset[EntryId]]] = _nothing
     """Gives what such lines name: entries created, entries used."""
+    past: Callable[[Iterable[str]], str] = _none
+    """Gives what such lines tell of programs that none of these stores kept."""
 
 
 @dataclass(slots=True)
@@ -52,6 +58,7 @@ class ChildOutput:
     created: set[EntryId] = field(default_factory=set)
     used: set[EntryId] = field(default_factory=set)
     traced: bool = False
+    past: str = ""
     size: int = 0
     told: int = 0  #: bytes that came on the descriptor for answers
 
@@ -80,6 +87,7 @@ class ChildOutput:
             self.traced = self.traced or bool(created or used)
             self.created |= created
             self.used |= used
+            self.past = self.past or self.trace.past(texts)
             data = b"\n".join(line for line, is_trace in lines if not is_trace)
             if not data:
                 return

@@ -49,6 +49,7 @@ class SupervisorReport(Struct, frozen=True):
     mapped_data: tuple[str, ...] = ()
     interpreters: tuple[SeenInterpreter, ...] = ()
     graphics: tuple[GraphicsUse, ...] = ()
+    bounds: tuple[tuple[str, str], ...] = ()  #: variables of its processes by which caches leave out programs
     terminated: bool = False  #: somebody else sent the supervisor SIGTERM, as systemd does at the end of the host
 
 
@@ -90,8 +91,16 @@ def read_seen(content: bytes) -> SupervisorReport | None:
         paths(said.get("mapped_data")),
         tuple(_interpreters(said.get("interpreters"))),
         tuple(_graphics(said.get("graphics"))),
+        tuple(_pairs(said.get("bounds"))),
         said.get("terminated") is True,
     )
+
+
+def _pairs(said: object) -> Iterator[tuple[str, str]]:
+    for one in _list(said):
+        match one:
+            case [str(name), str(value)] if len(name) + len(value) <= 2 * _LONGEST_PATH:
+                yield encodable(name), encodable(value)
 
 
 def _graphics(said: object) -> Iterator[GraphicsUse]:

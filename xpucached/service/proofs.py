@@ -24,7 +24,9 @@ from xpucached.host import proofs
 from xpucached.host.dependency_changes import DependencyChecker
 from xpucached.host.proofs import DependencySnapshot
 from xpucached.host.python_packages import site_of
+from xpucached.kinds.table import KINDS
 from xpucached.planning.prewarm import applicable
+from xpucached.service.recordings import programs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -296,9 +298,14 @@ def needed_by_all(variants: Sequence[tuple[Dependency, ...] | None]) -> tuple[De
 
 
 def _told(workload: Workload, done: RunResult) -> Mapping[str, Role]:
-    """Return what processes of a pass told, or were seen to interpret: scripts, modules, directories of packages."""
+    """Return what processes of a pass told, or were seen to interpret: scripts, modules, directories of packages.
+
+    A file that says how they cache is one of these.
+    """
     seen = [Workload(one.words, Path(one.directory), one.variables) for one in done.interpreters]
-    return {**dict.fromkeys(done.modules, Role.MODULE), **proofs.interpreted(workload, seen)}
+    files = (KINDS[kind].discovery.configuration(one) for kind in KINDS for one in programs_of(kind, workload, done))
+    told = (*done.modules, *filter(None, files))
+    return {**dict.fromkeys(told, Role.MODULE), **proofs.interpreted(workload, seen)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +18,7 @@ from xpucached.catalog.coverage import proven_kinds
 from xpucached.catalog.entries import entries_by_id
 from xpucached.catalog.recipes import note_never_again
 from xpucached.catalog.runs import begin_run, find_run, finish_run, newest_runs
+from xpucached.domain.host import Process
 from xpucached.domain.libraries import Libraries
 from xpucached.domain.models import Attribution, Model, Outcome
 from xpucached.domain.recipes import Recording
@@ -29,14 +32,13 @@ from xpucached.processes.output import Trace
 from xpucached.service.owners import answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from xpucached.catalog import Catalog
     from xpucached.domain.host import Host
     from xpucached.domain.libraries import SyclRuntime
-    from xpucached.domain.models import Run, WarmReason
-    from xpucached.domain.names import ModelName
+    from xpucached.domain.models import Run, WarmReason, Workload
+    from xpucached.domain.names import KindName, ModelName
     from xpucached.domain.plans import Deferred
     from xpucached.domain.stores import FoundStore, Store
     from xpucached.processes.results import RunResult
@@ -65,7 +67,13 @@ def trace(stores: Sequence[FoundStore]) -> Trace:
             used.update(EntryId(store, key) for key in told_here.used)
         return frozenset(created), frozenset(used)
 
-    return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read)
+    def past(lines: Iterable[str]) -> str:
+        every = tuple(lines)
+        of_kinds = {store.kind: recorder for store, recorder in told}
+        said = (one.past([store for store, _ in told if store.kind == kind], every) for kind, one in of_kinds.items())
+        return next(filter(None, said), "")
+
+    return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read, past)
 
 
 async def answering(context: Context, model: Model, stands: Model | Deferred | None) -> Run | None:
@@ -237,13 +245,17 @@ def unusable(context: Context, variants: Sequence[Sequence[RunResult]], after: f
     return f"{len(lost)} of the {len(asked)} entries that it asked for cannot be used now{how}: xpucachectl verify"
 
 
-def untold(context: Context, model: Model, executions: Iterable[RunResult]) -> str:
+def untold(context: Context, model: Model, executions: Sequence[RunResult]) -> str:
     """Return why passes that compiled nothing prove nothing: what is told in lines may be kept back; empty if not.
 
     What is told in files says nothing of the lines.  And a program may not ask the driver for what the runtime has.
     One that was seen to load what uses the caches that it told of, and nothing for another, has come to do without it.
     """
+    *_, last = executions
     told = {entry.store.kind for one in executions for entry in one.created | one.used}
+    if len(told) == 1 and (why := last.past or _left_out(next(iter(told)), model, last)):
+        # What another kind's cache told of as well, that one has: it is asked for all that this one does without.
+        return why
     names = {Path(path).name for one in executions for path in one.mapped}
     seen = {kind for kind in KINDS if any(name.startswith(KINDS[kind].discovery.LIBRARIES) for name in names)}
     before = context.catalog.read(proven_kinds, model)
@@ -258,6 +270,21 @@ def untold(context: Context, model: Model, executions: Iterable[RunResult]) -> s
         f"it told nothing of entries of {', '.join(kinds)}, which its last proof used: does it let its stderr through?"
     )
     return why if kinds else ""
+
+
+def programs_of(kind: KindName, workload: Workload, done: RunResult) -> tuple[Process, ...]:
+    """Return what may have been programs of a pass that use a kind's stores, with what may leave out some of it."""
+    libraries = KINDS[kind].discovery.LIBRARIES
+    seen = tuple(Path(path) for path in done.mapped if Path(path).name.startswith(libraries))
+    variables: tuple[Mapping[str, str], ...] = ({}, *({name: value} for name, value in done.bounds))
+    began = datetime.min.replace(tzinfo=UTC)
+    return tuple(Process(1, os.getuid(), began, "", workload.directory, one, seen) for one in variables)
+
+
+def _left_out(kind: KindName, model: Model, done: RunResult) -> str:
+    """Return what leaves programs of a pass out of a kind's store, of which no trace tells; empty if nothing does."""
+    why = next(filter(None, map(KINDS[kind].discovery.bounds, programs_of(kind, model.workload, done))), "")
+    return why and f"{why} keeps programs out of the cache: which of them are compiled at each start is not known"
 
 
 def libraries(run: Run, executions: Sequence[RunResult], reached: frozenset[Path]) -> Libraries | None:

@@ -98,6 +98,16 @@ def enabled(process: Process) -> bool:
     return match is not None and match.group().strip(" \t\n\r\f\v+-0") != ""
 
 
+def bounds(process: Process) -> str:  # noqa: ARG001
+    """Return nothing: the driver keeps programs of any size; see `Discovery.bounds`."""
+    return ""
+
+
+def configuration(process: Process) -> str:  # noqa: ARG001
+    """Return nothing: where such a file lies the driver tells nothing, either; see `Discovery.configuration`."""
+    return ""
+
+
 def recognise(root: Path) -> bool:
     """Return whether a directory looks like a store; see `Discovery.recognise`."""
     # Pathlib's questions may raise.

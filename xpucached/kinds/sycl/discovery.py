@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,14 @@ _LOOKED_INTO: Final = 16
 
 _FOLDERS: Final = 100
 """So many folders of a process are searched for the configuration file."""
+
+_BOUNDS: Final[Mapping[str, tuple[int, float | None]]] = {
+    "SYCL_CACHE_MIN_DEVICE_IMAGE_SIZE": (0, math.inf),
+    "SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE": (0, 1 << 30),
+    "INTEL_ENABLE_OFFLOAD_ANNOTATIONS": (0, None),
+}
+"""What keeps programs out of the cache, by values between these two, or by any: larger ones are seldom made."""
+_NUMBER: Final = re.compile(r"\s*\+?(\d{1,20})")
 
 _CONFIG_LIMIT: Final = 64 << 10
 _CONFIG_VALUE: Final = 164
@@ -119,6 +128,23 @@ def enabled(process: Process) -> bool:
     """Return whether the cache is on in a process, by its environment or by the runtime's configuration file."""
     configured, _ = _configuration(process)
     return process.variables.get("SYCL_CACHE_PERSISTENT", configured.get("SYCL_CACHE_PERSISTENT")) == "1"
+
+
+def bounds(process: Process) -> str:
+    """Return by which variable, or line of a file, a process leaves out programs; see `Discovery.bounds`."""
+    configured, file = _configuration(process)
+    for name, (least, most) in _BOUNDS.items():
+        given = process.variables.get(name)
+        value = configured.get(name, "") if given is None else given
+        number = _NUMBER.match(value)
+        if value if most is None else number is not None and least < int(number[1]) < most:
+            return f"{name}={value}{f' in {file}' if given is None else ''}"
+    return ""
+
+
+def configuration(process: Process) -> str:
+    """Return the runtime's configuration file, if there is one; see `Discovery.configuration`."""
+    return _configuration(process)[1]
 
 
 def recognise(root: Path) -> bool:

@@ -27,6 +27,7 @@ _STORED: Final = ("binary has been cached: ", "storing device code IR: ")
 _NOT_KEPT: Final = ("quire lock file: ", "cache lock not owned ", "exception encountered making persistent cache: ")
 """What a runtime says when it compiled a program and could not keep it."""
 _PLACE: Final = re.compile(r"/([\w+=/-]+)")
+_OFF: Final = ("disabled", "Disable persistent cache")
 LEVELS: Final = 5
 """Names of a key, at most; a trace may say anything."""
 
@@ -122,3 +123,17 @@ def read(store: Store, lines: Iterable[str], *, not_kept: bool = True) -> Record
             place = _place(prefix, event)
             created.update([place] if place is not None else [])
     return Recording(frozenset(created), frozenset(used - created))
+
+
+def past(stores: Sequence[Store], lines: Iterable[str]) -> str:
+    """Say what is compiled with the cache off, or kept elsewhere; see `Recorder.past`."""
+    ours = tuple(f"{os.fspath(store.root)}/" for store in stores)
+    for line in lines:
+        mark = _MARK.search(line)
+        event = line[mark.end() :] if mark is not None else ""
+        if event.startswith(_OFF):
+            return "a program of it compiles with the cache off"
+        place = next((event[at + len(text) :].strip() for text in _STORED if (at := event.find(text)) >= 0), "")
+        if place.startswith("/") and not place.startswith(ours):
+            return f"a program of it compiled, and keeps that elsewhere: {place}"
+    return ""
