@@ -1198,7 +1198,7 @@ def test_a_proof_of_another_command_left_no_code_out(tmp_path: Path) -> None:
         before = keeper.named(model.name, model.workload)
         script.write_text("A = 22\n")
         replaced(library, b"22")
-        done = SimpleNamespace(mapped=(str(library),), mapped_data=(), interpreters=(), modules=())
+        done = SimpleNamespace(mapped=(str(library),), mapped_data=(), interpreters=(), modules=(), bounds=())
         needs = keeper.needed(model, [before], [done])  # type: ignore[list-item] # all that is asked of it
     assert needs is not None
     went_on = "was changed while the run that proved it went on"
@@ -1898,7 +1898,7 @@ def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_i
             assert one.changes == ("the host has no room for a thread to ask it: whether its files changed is unknown",)
             # What is not known is not noted as nothing.
             assert proofs.named(model.name, model.workload) is None
-            done = SimpleNamespace(mapped=(), mapped_data=(), interpreters=(), modules=())
+            done = SimpleNamespace(mapped=(), mapped_data=(), interpreters=(), modules=(), bounds=())
             assert proofs.needed(model, [before], [done]) is None  # type: ignore[list-item] # all that is asked of it
         (one,) = proofs.coverage(context.present)
         assert one.changes == ()

@@ -152,6 +152,18 @@ def test_where_some_of_its_programs_do_without_the_cache_a_model_is_not_proven(
     assert alone.trial.outcome is Outcome.UNCACHED
 
 
+def test_what_leaves_out_programs_counts_also_where_no_trace_comes_through(catalog: Catalog, tmp_path: Path) -> None:
+    root, made = tmp_path / "store", tmp_path / "made"
+    SyclStore(made).add("shown")
+    fills = f"mkdir -p {root}; ls {root}/* >/dev/null 2>&1 || cp -r {made}/* {root}"
+    script = f"{fills}; SYCL_CACHE_MIN_DEVICE_IMAGE_SIZE=5000 sleep 0.3"
+    attempt = attempted(catalog, root, script, tmp_path)
+
+    assert [len(one.created) for one in attempt.executions] == [1, 0]
+    assert attempt.trial.outcome is Outcome.UNPROVEN
+    assert attempt.trial.detail.startswith("SYCL_CACHE_MIN_DEVICE_IMAGE_SIZE=5000 keeps programs out")
+
+
 def test_a_file_that_says_how_a_program_caches_is_part_of_what_it_needs(catalog: Catalog, tmp_path: Path) -> None:
     root, file = tmp_path / "store", tmp_path / "own.conf"
     shown = SyclStore(root).add("shown").bin.relative_to(root).with_suffix("")
@@ -191,7 +203,7 @@ def test_what_is_told_of_one_kind_says_nothing_of_another(catalog: Catalog, tmp_
     catalog.write(add_model, model)
     context = alone(catalog).context
     used = frozenset({ids[told]} if told in ids else ())
-    results = [SimpleNamespace(created=frozenset(), used=used, mapped=())]
+    results = [SimpleNamespace(created=frozenset(), used=used, mapped=(), past="", bounds=())]
 
     assert recordings.untold(context, model, results) == ""  # type: ignore[arg-type] # no proof was given yet
     run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)

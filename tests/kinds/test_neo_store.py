@@ -126,6 +126,10 @@ def test_who_keeps_it_there_is_named(pid: int, via: str) -> None:
 )
 def test_a_program_caches_where_the_driver_was_seen_to(variables: dict[str, str], root: str | None) -> None:
     assert asked(variables) == (None if root is None else Path(root))
+    if "NEO_CACHE_PERSISTENT" in variables:
+        said = f"NEO_CACHE_PERSISTENT={variables['NEO_CACHE_PERSISTENT']}"
+        asks = Process(7, 0, NOW, "app", None, variables)
+        assert discovery.bounds(asks) == (said if root is None else "")
 
 
 def test_a_relative_place_of_a_process_whose_directory_is_unknown_is_not_known() -> None:

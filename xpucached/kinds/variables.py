@@ -52,7 +52,8 @@ CHOICES: Final = frozenset(
 STEPS: Final = CHOICES | {
     *("SYCL_PROGRAM_COMPILE_OPTIONS", "SYCL_PROGRAM_LINK_OPTIONS"),
     *("SYCL_PROGRAM_APPEND_COMPILE_OPTIONS", "SYCL_PROGRAM_APPEND_LINK_OPTIONS"),
-    "UR_LOADER_USE_LEVEL_ZERO_V2",
+    *("SYCL_DEVICELIB_INHIBIT_NATIVE", "SYCL_DEVICELIB_NO_FALLBACK"),
+    *("UR_LOADER_USE_LEVEL_ZERO_V2", "SYCL_UR_USE_LEVEL_ZERO_V2"),
 }
 """The variables that decide what a program compiles, and for which device: runs have a daemon's own, too."""
 

@@ -253,8 +253,9 @@ def untold(context: Context, model: Model, executions: Sequence[RunResult]) -> s
     """
     *_, last = executions
     told = {entry.store.kind for one in executions for entry in one.created | one.used}
-    if len(told) == 1 and (why := last.past or _left_out(next(iter(told)), model, last)):
-        # What another kind's cache told of as well, that one has: it is asked for all that this one does without.
+    of_last = {entry.store.kind for entry in last.created | last.used} or told
+    # Where another kind's cache tells of some as well, that one is asked for all that this one does without.
+    if len(of_last) == 1 and (why := last.past or _left_out(next(iter(of_last)), model, last)):
         return why
     names = {Path(path).name for one in executions for path in one.mapped}
     seen = {kind for kind in KINDS if any(name.startswith(KINDS[kind].discovery.LIBRARIES) for name in names)}

@@ -19,12 +19,15 @@ def test_all_that_leads_to_what_was_warmed_is_given_and_nothing_else(tmp_path: P
     settings = replace(base, driver=driver)
     model = make_model().model
     said = {"TRITON_CACHE_DIR": "/mine", "OCL_ICD_VENDORS": "/model", "PATH": "/bin", "ONEAPI_DEVICE_SELECTOR": "*:gpu"}
+    # Each of these decides which entries a program asks for, by its runtime's version.
+    adapter = {"SYCL_UR_USE_LEVEL_ZERO_V2": "0", "UR_LOADER_USE_LEVEL_ZERO_V2": "0"}
+    said |= adapter
     command = replace(model, workload=replace(model.workload, variables=said))
     exercise = RunSpec(loader=Loader.TORCHSCRIPT, python="/p", target="/m", inputs="random", device="xpu")
     loaded = replace(command, workload=replace(command.workload, exercise=exercise))
 
     assert program_variables.of_application(settings, None, {}) == {"OCL_ICD_VENDORS": "/opt/v"}
-    led = {"OCL_ICD_VENDORS": "/model", "ONEAPI_DEVICE_SELECTOR": "*:gpu", "TRITON_CACHE_DIR": "/mine"}
+    led = {"OCL_ICD_VENDORS": "/model", "ONEAPI_DEVICE_SELECTOR": "*:gpu", "TRITON_CACHE_DIR": "/mine", **adapter}
     assert program_variables.of_application(settings, command, {}) == led
     place = settings.paths.cache / "models" / model.name
     # A command's other caches count once something lies there; it runs with them before, too.

@@ -98,9 +98,9 @@ def enabled(process: Process) -> bool:
     return match is not None and match.group().strip(" \t\n\r\f\v+-0") != ""
 
 
-def bounds(process: Process) -> str:  # noqa: ARG001
-    """Return nothing: the driver keeps programs of any size; see `Discovery.bounds`."""
-    return ""
+def bounds(process: Process) -> str:
+    """Return the variable that switches the cache off; see `Discovery.bounds`."""
+    return "" if enabled(process) else f"NEO_CACHE_PERSISTENT={process.variables['NEO_CACHE_PERSISTENT']}"
 
 
 def configuration(process: Process) -> str:  # noqa: ARG001
