@@ -251,6 +251,24 @@ def test_entries_that_programs_cannot_use_prove_nothing(catalog: Catalog, tmp_pa
         assert "1 of the 1 entries that it asked for cannot be used now (bin-" in attempt.trial.detail
 
 
+def test_what_processes_compiled_at_once_is_proven_by_the_copy_that_is_read(catalog: Catalog, tmp_path: Path) -> None:
+    # As those of `torchrun` do: no program reads the other copies, and they may go.
+    root, made = tmp_path / "store", tmp_path / "made"
+    one, two = (SyclStore(made).add("shown", slot=slot, age=0).bin.relative_to(made) for slot in (0, 1))
+    told = "".join(
+        f"echo '[Persistent Cache]: device binary has been cached: {root}/{name}' >&2; " for name in (one, two)
+    )
+    uses = f"echo '[Persistent Cache]: using cached device binary: {root}/{one}' >&2"
+    script = f"if [ -e {root}/{one} ]; then {uses}; else mkdir -p {root}; cp -r {made}/* {root}; {told} fi"
+    attempt = attempted(catalog, root, script, tmp_path)
+
+    assert [len(one.created) for one in attempt.executions] == [2, 0]
+    assert attempt.trial.outcome is Outcome.WARMED, attempt.trial.detail
+    context, nothing = alone(catalog).context, frozenset[EntryId]()
+    attribution = asyncio.run(recordings.attributed(context, nothing, attempt.after, attempt.executions))
+    assert {entry.key for entry in attribution.created} == {str(one.with_suffix(""))}
+
+
 def test_what_only_the_first_pass_asked_for_and_nobody_kept_is_none_of_the_proof(
     catalog: Catalog, tmp_path: Path
 ) -> None:

@@ -281,7 +281,7 @@ class Prewarmer:
             after = attempt.after
             course.attempts.append(attempt)
             course.executions += attempt.executions
-            course.attribution = recordings.attributed(before, after, course.executions)
+            course.attribution = await recordings.attributed(self._context, before, after, course.executions)
         course.outcome, course.detail = concluded(course.trials)
         if course.outcome is Outcome.WARMED and len(variants) > 1:
             # What one variant was proven with may have gone while another one ran.

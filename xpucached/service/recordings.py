@@ -151,9 +151,18 @@ def why_not_kept(stores: Sequence[FoundStore], host: Host) -> str:
     return next((why for recorder in told if recorder is not None and (why := recorder.why_not_kept(host))), "")
 
 
-def attributed(before: frozenset[EntryId], after: frozenset[EntryId], executions: Iterable[RunResult]) -> Attribution:
+def _doubles(context: Context, entries: frozenset[EntryId]) -> frozenset[EntryId]:
+    """Return those that no program reads, as another holds the same: who compile at once compile each for itself."""
+    rows = context.catalog.read(entries_by_id, entries)
+    return frozenset(one.entry.id for one in rows if one.entry.defect is not None and one.entry.defect.uncovered)
+
+
+async def attributed(
+    context: Context, before: frozenset[EntryId], after: frozenset[EntryId], executions: Iterable[RunResult]
+) -> Attribution:
     """Return which entries all passes of a run made and used; its stores held these before and after."""
     every = tuple(executions)
+    after -= await asyncio.to_thread(_doubles, context, after - before)
     created = frozenset(entry for one in every for entry in one.created)
     used = frozenset(entry for one in every for entry in one.used)
     return attribute(before, after, created, used, traced=any(one.traced for one in every))
@@ -232,10 +241,12 @@ def with_left(
 def unusable(context: Context, variants: Sequence[Sequence[RunResult]], after: frozenset[EntryId]) -> str:
     """Return why variants' passes that asked for entries prove nothing: what is in their places may serve no program.
 
-    What only a first pass asked for and could not be kept (``after`` is what the stores hold) is none of the proof.
+    What only a first pass asked for and could not be kept (``after`` is what the stores hold) is none of the proof; nor
+    is what it kept twice.
     """
     last = frozenset().union(*(passes[-1].created | passes[-1].used for passes in variants))
-    asked = last | (after & frozenset().union(*(one.created | one.used for passes in variants for one in passes)))
+    first = after & frozenset().union(*(one.created | one.used for passes in variants for one in passes))
+    asked = last | (first - _doubles(context, first))
     rows = context.catalog.read(entries_by_id, asked)
     lost = asked - {one.entry.id for one in rows if one.entry.state is EntryState.OK}
     if not lost:
