@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 
 from tests import INSTANCE, REPOSITORY
 from tests.flow.test_daemon import driven, switch
@@ -22,9 +23,12 @@ from tests.support.builders import sycl_target
 from tests.system.test_faults import keys, old, problems, truth
 from xpucached.catalog import Catalog
 from xpucached.catalog.builds import count_built, forget_old_builds, record_build
+from xpucached.catalog.entries import all_entries
+from xpucached.catalog.tables import ENTRIES
+from xpucached.domain.defects import CHANGED
 from xpucached.domain.names import EntryKey, TrashRef
 from xpucached.domain.plans import Built, EvictReason, Policy
-from xpucached.domain.stores import EntryId, Store
+from xpucached.domain.stores import EntryId, FoundStore, Store, StoreOrigin
 from xpucached.domain.targets import Origin
 from xpucached.domain.trash import Drop, DropReason, Trashed
 from xpucached.domain.triggers import Started
@@ -218,6 +222,38 @@ def test_the_first_look_after_a_boot_is_at_every_file(
         assert (await scanner.scan_stores()).changed == 0
         monkeypatch.setattr(scan, "time", SimpleNamespace(**vars(time) | {"clock_gettime": lambda _clock: 0.0}))
         assert (await scanner.scan_stores()).changed == 1
+
+    set_clock.live(work)
+
+
+def test_what_came_just_before_a_boot_is_read_again(
+    set_clock: SetClock, sycl_store: SyclStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut leaves zeros also in a file of the right length, which has the times that were known of it."""
+    slots = [sycl_store.add("_ZTS1a", size=4000), sycl_store.add("_ZTS1b", size=4000)]
+    found = FoundStore(Store(sycl.NAME, sycl_store.root), StoreOrigin.FOUND, "")
+
+    def pass_for_known(connection: sa.Connection) -> None:
+        """Let what changed look as if it had not; the first one came long before."""
+        early, late = sycl.scanner.scan(found, set_clock.now(), {}, None).entries
+        long_ago = {"first_seen": NOW - timedelta(days=900), "created": NOW - timedelta(days=900)}
+        for one, times in ((early, long_ago), (late, {})):
+            its = ENTRIES.c.key == one.id.key
+            connection.execute(sa.update(ENTRIES).where(its).values(stamp=one.stamp, **times))
+
+    async def work() -> None:
+        service = set_clock.service
+        await service.scanner.scan_stores()
+        for slot in slots:
+            data = bytearray(slot.bin.read_bytes())
+            data[len(data) // 2] ^= 1
+            slot.bin.write_bytes(data)
+        await service.context.write(pass_for_known)
+        assert (await service.scanner.scan_stores(thorough=True)).changed == 0
+        monkeypatch.setattr(scan, "time", SimpleNamespace(**vars(time) | {"clock_gettime": lambda _clock: 0.0}))
+        await service.scanner.scan_stores()
+        wrong = [one.entry.defect for one in await service.context.read(all_entries)]
+        assert wrong == [None, CHANGED]
 
     set_clock.live(work)
 

@@ -67,6 +67,12 @@ def _zero_payload(leaf: Path) -> None:
     _overwrite(leaf / "0.bin", 16, bytes(size - 16))
 
 
+def _zero_end(leaf: Path) -> None:
+    """Leave the length that was written, and zeros for the last page, as a power cut may."""
+    size = (leaf / "0.bin").stat().st_size
+    _overwrite(leaf / "0.bin", size - 100, bytes(100))
+
+
 def _misplace(leaf: Path) -> None:
     """Change one byte inside the image: the path no longer is its hash."""
     path = leaf / "0.src"
@@ -167,6 +173,7 @@ ROWS = (
         writes=(1, 0),
     ),
     Row("bin payload zeroed", _zero_payload, {"0": sycl.defects.BIN_PAYLOAD_DAMAGED}, fails=True),
+    Row("bin with zeros at its end", _zero_end, {"0": sycl.defects.BIN_PAYLOAD_DAMAGED}, fails=True),
     Row(
         "bin section table broken",
         lambda leaf: _overwrite(leaf / "0.bin", 16 + 40, b"\xff" * 8),

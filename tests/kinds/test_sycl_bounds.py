@@ -63,7 +63,7 @@ def leaf(tmp_path: Path) -> Iterator[int]:
 def test_of_a_table_65536_rows_are_looked_at(more: int) -> None:
     made = program()
     # A row has 16 bytes at least, a symbol 24; the last one lies in no section.
-    symbols = bytes(24 * ((1 << 16) * 16 // 24 + more)) + bytes(6) + b"\7\0" + bytes(16)
+    symbols = (bytes(23) + b"\1") * ((1 << 16) * 16 // 24 + more) + bytes(6) + b"\7\0" + bytes(16)
     at = len(made)
     made += symbols
     for place, value in ((24, at), (32, len(symbols))):

@@ -150,6 +150,24 @@ def test_strings_begin_and_end_with_a_zero() -> None:
     assert found == "section 1: the name of a symbol lies outside"
 
 
+@pytest.mark.parametrize(
+    ("kind", "flags", "found"),
+    [(1, 6, True), (2, 0, True), (3, 2, True), (4, 0, True), (9, 0, True), (1, 3, False), (0, 0, False), (8, 6, False)],
+)
+def test_where_code_names_or_symbols_stand_no_page_of_zeros_does(kind: int, flags: int, *, found: bool) -> None:
+    for zeros in (1023, 1024):
+        made = field(bytearray(native(300, (b".a", b"\1" + bytes(zeros) + b"\1"))), 1, 4, "I", kind)
+        told = images.damage(field(bytearray(made), 1, 8, "Q", flags), intel=True)
+        assert (told == "section 1: a part of it is all zero") == (found and zeros == 1024)
+
+
+def test_a_section_whose_name_is_gone_is_none() -> None:
+    made = bytearray(native(300, (b".data", b"x")))
+    assert images.damage(bytes(made), intel=True) is None
+    made[content(made, 3) :] = bytes(len(made) - content(made, 3))
+    assert images.damage(bytes(made), intel=True) == "section 1: its name is all zero"
+
+
 def test_of_all_tables_so_many_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     made = program()
     struct.pack_into("<H", made, content(made, SYMBOLS) + 24 + 6, 7)

@@ -37,6 +37,7 @@ _T = TypeVar("_T")
 
 # Rows a statement: more gain nothing, and the whole of a large store need not stand in memory twice.
 _BATCH: Final = 1000
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 # What is known of so many entries is read at a time.
 _PAGE: Final = 2000
@@ -336,23 +337,24 @@ _LEAVE_UNREAD: Final = (
 )
 
 
-def known_entries(catalog: Catalog, store: Store) -> Iterator[KnownEntry]:
-    """Yield what the next look at this store need not read again, in the order of the keys.
+def known_entries(catalog: Catalog, store: Store, since: datetime = _NEVER) -> Iterator[KnownEntry]:
+    """Yield what the next look at this store need not read again, in the order of keys; it must what came ``since``.
 
     Read bit by bit, as it is asked for: what is recorded meanwhile of later keys is seen.
     """
     after = EntryKey("")
     while True:
-        some = catalog.read(_known_page, store, after)
+        some = catalog.read(_known_page, store, after, since)
         yield from some
         if len(some) < _PAGE:
             return
         after = some[-1].key
 
 
-def _known_page(connection: sa.Connection, store: Store, after: EntryKey) -> list[KnownEntry]:
+def _known_page(connection: sa.Connection, store: Store, after: EntryKey, since: datetime) -> list[KnownEntry]:
     c = ENTRIES.c
     passing = sa.or_(
+        sa.func.max(c.first_seen, c.created) >= since,
         c.state.in_(UNSETTLED),
         sa.and_(
             c.defect.is_not(None),

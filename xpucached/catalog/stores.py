@@ -28,6 +28,15 @@ def last_thorough_scan(connection: sa.Connection, store: Store) -> datetime | No
     return found
 
 
+def came_last(connection: sa.Connection, store: Store, before: datetime) -> datetime | None:
+    """Return when the last of what came to a store before a moment was written, or first seen; None if nothing did."""
+    came = sa.func.max(ENTRIES.c.first_seen, ENTRIES.c.created)
+    joined = ENTRIES.join(STORES, STORES.c.id == ENTRIES.c.store_id)
+    asked = sa.select(sa.func.max(came)).select_from(joined).where(*is_store(store), came < before)
+    found: datetime | None = connection.execute(asked).scalar()
+    return found
+
+
 def is_store(store: Store) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     """Ask for the row of a store."""
     return (STORES.c.kind == store.kind, STORES.c.root == str(store.root))

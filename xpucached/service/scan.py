@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from xpucached.catalog import departed
 from xpucached.catalog.moved import next_waiting, take_along
 from xpucached.catalog.scans import known_entries, record_scan
-from xpucached.catalog.stores import all_stores, forget_store, known_keys, last_thorough_scan
+from xpucached.catalog.stores import all_stores, came_last, forget_store, known_keys, last_thorough_scan
 from xpucached.domain.activity import FileAct
 from xpucached.domain.reports import ScanReport
 from xpucached.domain.stores import Delta, EntryId, KnownEntry, Scan, StoreState
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 
 _THOROUGH: Final = timedelta(days=1)
 """So long, but until the next boot, a look goes by the directories.  In its place no runtime writes into a file."""
+
+_ON_ITS_WAY: Final = timedelta(minutes=10)
+"""So long, where a host spares its disk, what a program wrote may not be on it."""
 
 _TOUCHED: Final = 10_000
 """Leaves of a store of which it is remembered that somebody wrote there; where it is more, all are looked at."""
@@ -174,9 +177,13 @@ class StoreScanner:
         up = timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
         recent = looked is not None and timedelta() <= now - looked < min(_THOROUGH, up)
         quick = recent and len(touched) < _TOUCHED and not (full or thorough)
+        # Or it has its length, and zeros: what came last before is read again.
+        before = looked is not None and now - looked >= up
+        last = self._context.catalog.read(came_last, found.store, now - up) if before else None
+        since = () if last is None else (last - _ON_ITS_WAY,)
 
         def known() -> Iterator[KnownEntry]:
-            for row in known_entries(self._context.catalog, found.store):
+            for row in known_entries(self._context.catalog, found.store, *since):
                 if full or (again is not None and again(row.key)):
                     yield KnownEntry(row.key)
                 elif row.key.rpartition("/")[0] in touched:

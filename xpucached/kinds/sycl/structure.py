@@ -19,6 +19,11 @@ _STRINGS: Final = 3
 _RELOCATIONS: Final = {4: 24, 9: 16}
 """Section types, with and without an addend, and the size of one."""
 _NO_BYTES: Final = 8
+_CODE: Final = 4
+"""The flag of a section that is executed."""
+_HOLE: Final = bytes(1024)
+"""So many zeros in a row stand in no code (GPUs' ends with less than 200), and in no names, symbols or relocations: a
+power cut leaves them in a file that has its length already, and not all of its pages."""
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _RESERVED: Final = 0xFF00
 """From here on a symbol's section is no number of one."""
@@ -54,6 +59,10 @@ def table_damage(data: bytes) -> str | None:
     sections = list(map(_Section._make, rows_of))
     left = _ROWS
     for number, section in enumerate(sections):
+        if _has_hole(data, section):
+            return f"section {number}: a part of it is all zero"
+        if section.name and not data[sections[names].offset + section.name]:
+            return f"section {number}: its name is all zero"
         rows = section.size // 16
         if section.type in (_SYMBOLS, *_RELOCATIONS) and 0 < rows <= left:
             left -= rows
@@ -70,6 +79,12 @@ def table_damage(data: bytes) -> str | None:
             if told and not _is_text(data, section.offset, section.offset + section.size):
                 return f"section {number}: .ze_info is no text"
     return None
+
+
+def _has_hole(data: bytes, section: _Section) -> bool:
+    """Return whether zeros stand where none can be."""
+    whole = section.type in (_SYMBOLS, _STRINGS, *_RELOCATIONS) or (section.flags & _CODE and section.type != _NO_BYTES)
+    return bool(whole) and data.find(_HOLE, section.offset, section.offset + section.size) >= 0
 
 
 def _is_text(data: bytes, at: int, end: int) -> bool:
