@@ -18,7 +18,7 @@ _NAMED: Final = 3
 
 def stranger() -> Denied:
     """Return what is told to those whom the host's daemon does not look after."""
-    hint = "start a daemon of your own: systemctl --user start xpucached"
+    hint = "a new account is known within a minute; or start a daemon of your own: systemctl --user start xpucached"
     return Denied("the host's daemon does not look after you", hint=hint)
 
 

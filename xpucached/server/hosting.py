@@ -135,7 +135,17 @@ class HostRoutes(HttpApplication):
             raise _denied()
 
     async def _tend(self, asked: endpoints.Request[object], user: str, peer: Peer) -> object:
-        return await self._host_daemon.tend(self._find(user, peer), asked, admin=self._trusts(peer))
+        return await self._host_daemon.tend(await self._look_for(user, peer), asked, admin=self._trusts(peer))
+
+    async def _look_for(self, user: str, peer: Peer) -> int:
+        """Return the number of who is meant; of those who may ask for others it is heard that an account may be new."""
+        try:
+            return self._find(user, peer)
+        except (Denied, NotFound):
+            if not self._trusts(peer):
+                raise
+            await self._host_daemon.meet()
+            return self._find(user, peer)
 
     def _find(self, user: str, peer: Peer) -> int:
         """Return the number of who is meant; for who may only ask for himself others are not there, nor who is not."""
@@ -159,7 +169,7 @@ class HostRoutes(HttpApplication):
                 status = host_daemon.status(None if self._trusts(peer) else peer.uid)
                 return host_overview(status, socket.gethostname(), datetime.now(UTC))
             case host_requests.WakeWorker():
-                uid = host_daemon.find(None, peer.uid) if asked.user is None else self._find(asked.user, peer)
+                uid = host_daemon.find(None, peer.uid) if asked.user is None else await self._look_for(asked.user, peer)
                 return await host_daemon.wake(uid)
             case host_requests.StepAside():
                 return host_daemon.step_aside(host_daemon.find(None, peer.uid))  # type: ignore[func-returns-value] # null on the wire

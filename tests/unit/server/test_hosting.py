@@ -44,14 +44,16 @@ class Service:
         self.threads: set[int] = set()
         self.declared = {"net"}
         self.late: set[str] = set()
+        self.users = {"alice": ALICE, "bob": BOB}
+        self.new: dict[str, int] = {}
 
     def find(self, user: str | int | None, uid: int) -> int:
         """Tell who is meant."""
         if not isinstance(user, str):
             return uid if user is None else user
-        if user not in {"alice", "bob"}:
+        if user not in self.users:
             raise NotFound("nobody")
-        return {"alice": ALICE, "bob": BOB}[user]
+        return self.users[user]
 
     def status(self, uid: int | None) -> tuple[str, int | None]:
         """Tell of one, or of all."""
@@ -74,6 +76,7 @@ class Service:
         """See what was declared meanwhile."""
         self.asked.append(("meet",))
         self.declared |= self.late
+        self.users |= self.new
 
     def meaning(self, names: tuple[ModelName, ...]) -> tuple[int, tuple[ModelName, ...]]:
         """Tell whose these are."""
@@ -125,6 +128,20 @@ def test_a_worker_is_woken_by_its_user_and_by_those_who_are_trusted() -> None:
             ask(host_requests.WakeWorker(user=name), ALICE)
     with pytest.raises(NotFound):
         ask(host_requests.WakeWorker(user="nobody"), 0)
+
+
+def test_whose_account_is_new_is_met_when_somebody_who_is_trusted_asks_for_him() -> None:
+    service = Service()
+    service.new = {"carol": BOB + 1}
+    with pytest.raises(Denied):
+        ask(host_requests.WakeWorker(user="carol"), ALICE, service=service)
+    assert service.asked == []
+    assert ask(host_requests.WakeWorker(user="carol"), 0, service=service) == ("woken", BOB + 1)
+    assert service.asked == [("meet",)]
+    service.users.pop("carol")
+    one = HostRoutes(cast("HostService", service), "1", ConnectionLimits(), admin=True)
+    tended = asyncio.run(one._tend(requests.GetStatus(), "carol", Peer(1, ALICE, ALICE)))
+    assert cast("tuple[int, object, bool]", tended)[0] == BOB + 1
 
 
 def test_who_looks_again_and_who_steps_aside() -> None:
