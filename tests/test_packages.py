@@ -59,6 +59,13 @@ def test_the_package_can_be_installed_on_each_release(release: str) -> None:
     assert RELEASES[release]["python3"] in packed.PYTHONS
 
 
+def test_it_brings_what_bundles_need_with_each_python() -> None:
+    found = {version: {re.split("[<>=]", one)[0] for one in packed.needs(version)} for version in packed.PYTHONS}
+
+    assert [version for version, names in found.items() if {"cryptography", "rich"} <= names] == [*packed.PYTHONS]
+    assert [version for version, names in found.items() if "backports.zstd" in names] == ["3.11", "3.12", "3.13"]
+
+
 def test_all_that_is_asked_for_is_looked_at() -> None:
     nothing = dict.fromkeys(HEAD, "0")
 

@@ -87,17 +87,26 @@ class Part:
         return cls(str(head["Name"]), str(head["Version"]), said.splitlines()[0].strip())
 
 
-def needs() -> tuple[str, ...]:
-    """Return what the program needs, as pip understands it."""
+def needs(version: str) -> tuple[str, ...]:
+    """Return what the program needs with a Python, as pip understands it: also what reads and signs bundles.
+
+    pip would hold the bounds of what is needed against the Python that runs pip.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return tuple(str(one) for one in project["dependencies"])
+    asked = (*project["dependencies"], *project["optional-dependencies"]["share"])
+    minor, found = int(version.partition(".")[2]), list[str]()
+    for one in asked:
+        name, _, bound = str(one).partition(";")
+        below = re.search(r"python_version < '3\.(\d+)'", bound)
+        if below is None or minor < int(below[1]):
+            found.append(name)
+    return tuple(found)
 
 
 def is_fetched(place: Path, pythons: Sequence[str] = PYTHONS) -> bool:
     """Return whether the wheels are there for what the program needs now."""
-    wanted = "\n".join(needs())
-    marks = [place / version / _MARK for version in pythons]
-    return all(mark.is_file() and mark.read_text(encoding="utf-8") == wanted for mark in marks)
+    marks = {place / version / _MARK: "\n".join(needs(version)) for version in pythons}
+    return all(mark.is_file() and mark.read_text(encoding="utf-8") == wanted for mark, wanted in marks.items())
 
 
 def fetch(place: Path, pythons: Sequence[str] = PYTHONS) -> None:
@@ -116,10 +125,10 @@ def _fetch(target: Path, version: str) -> None:
     command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={version}"]
     command += [f"--abi={abi}" for abi in (f"cp{version.replace('.', '')}", "abi3", "none")]
     command += [f"--platform={platform}" for platform in _PLATFORMS]
-    done = subprocess.run([*command, f"--dest={target}", *needs()], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, f"--dest={target}", *needs(version)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failure(f"the wheels for Python {version} cannot be had: {done.stderr.strip()[-2000:]}")
-    (target / _MARK).write_text("\n".join(needs()), encoding="utf-8")
+    (target / _MARK).write_text("\n".join(needs(version)), encoding="utf-8")
 
 
 def make(wheel: Path, wheels: Path, tree: Path, *, zsh: str, pythons: Sequence[str] = PYTHONS) -> tuple[Part, ...]:

@@ -291,6 +291,8 @@ def answers(machine: hosts.Machine) -> None:
     assert machine.out("stat", "-c", "%U %a", "/etc/xpucached/trust.d") == "root 755"
     # Compiled once, by root: the daemon may not write there.
     assert machine.out("sh", "-c", "find /usr/lib/xpucached/common/xpucached -name '*.pyc' | head -1")
+    # Nobody could add what signs and reads bundles: the package's Python looks nowhere else.
+    machine.run("xpucachectl", "bundle", "keygen", "/run/release")
     # As a user, who gets a worker of his own.
     assert machine.out("xpucachectl", "-q", "status", user="alice")
     assert machine.show(f"xpucached-worker@{uid(machine)}.service", "ActiveState") == "active"
