@@ -70,6 +70,11 @@ def worker_path(uid: int) -> str:
     return f"/run/xpucached-worker/{uid}/xpucached.sock"
 
 
+def denial_path(uid: int) -> str:
+    """Return the file, root's, that is there while a user's worker is not to start: it says why."""
+    return f"/run/xpucached-worker/{uid}/denied"
+
+
 def own_path(uid: int) -> str:
     """Return where a daemon of a user's own answers, as others find it."""
     return f"/run/user/{uid}/xpucached/xpucached.sock"

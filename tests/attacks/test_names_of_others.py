@@ -125,6 +125,9 @@ def test_every_unit_that_hands_a_name_on_puts_it_behind_two_dashes() -> None:
     assert len(units) == 3
     assert len(found) == 2
     # A worker's name is a number, wherever it stands: systemd has looked for a user of it before.
+    assert [line for line in lines if line.startswith("ExecCondition=")] == ["ExecCondition=+xpucached --account %i"]
+    # It has the user's HOME, and Python as pip installs it for all would read a site directory there.
+    assert "Environment=PYTHONNOUSERSITE=1" in lines
     assert [line for line in lines if line.startswith("ExecStartPre=")] == [
         "ExecStartPre=+/usr/bin/install -d -o +%i -m 0700 /var/lib/xpucached-worker/%i"
     ]

@@ -463,6 +463,41 @@ def test_a_worker_steps_aside_for_its_user_s_own_daemon(house: House) -> None:
     house.ctl("--of", "dora", "model", "remove", "first")
 
 
+def test_for_an_account_that_has_expired_nothing_is_run(house: House) -> None:
+    machine = house.machine
+    machine.run("useradd", "--create-home", "gina")
+    machine.run("systemctl", "reload", "xpucached")
+    machine.until(lambda: "gina" in house.users(), "her to be known")
+    house.ctl("scan", user="gina")
+    unit = f"xpucached-worker@{machine.out('id', '-u', 'gina').strip()}.service"
+    machine.run("systemctl", "stop", unit)
+    machine.run("chage", "--expiredate", "2020-01-01", "gina")
+    models = "/home/gina/.config/xpucached/models.d"
+    machine.run("install", "-d", "-o", "gina", models)
+    machine.write(f"{models}/hers.toml", 'command = ["/usr/bin/touch", "/home/gina/ran"]\n')
+    # What root runs for it has nothing of hers: Python as pip installs it for all would read this.
+    site = "/home/gina/.local/lib/python3.11/site-packages"
+    machine.run("install", "-d", site)
+    machine.write(f"{site}/hers.pth", "import os; os.system('id -u > /home/gina/site')\n")
+
+    assert "lets nothing be run for this account" in house.ctl("--of", "gina", "prewarm", "hers", check=65)
+    house.until("gina", state="denied")
+    assert machine.show(unit, "ActiveState") == "inactive"
+    assert "expired" in machine.journal("--unit", unit)
+    assert machine.out("systemctl", "list-units", "--failed", "--plain", "--no-legend", "xpucached*") == ""
+    assert "aside or denied" in house.ctl("status", "--check", check=None)
+    machine.run("systemctl", "start", unit)
+    assert not {"ran", "site"} & {file.name for file in machine.inside("/home/gina").iterdir()}
+
+    # A password that is to be changed is nobody's end.
+    machine.run("chage", "--expiredate", "-1", "--lastday", "0", "gina")
+    machine.run("systemctl", "start", unit)
+    house.ctl("--of", "gina", "scan")
+    house.until("gina", state="awake")
+    machine.run("systemctl", "stop", unit)
+    machine.run("userdel", "--remove", "gina")
+
+
 def test_the_configuration_is_read_again(house: House) -> None:
     machine = house.machine
     text = machine.read("/etc/xpucached/xpucached.toml")

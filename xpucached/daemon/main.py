@@ -36,6 +36,8 @@ def parser() -> OptionParser:
     who.add_argument("--user", action="store_true", default=None, help="serve this user (default unless root)")
     who.add_argument("--system", dest="user", action="store_false", help="serve the host (default for root)")
     who.add_argument("--worker", action="store_true", help="serve this user for the host's daemon, which starts it")
+    asks = "say by the exit status whether the host's PAM lets anything be run for this account; for root"
+    who.add_argument("--account", type=int, metavar="UID", help=asks)
     options.add_argument("--config", type=Path, metavar="FILE", help="read this configuration")
     options.add_argument("--check", action="store_true", help="only say whether the configuration is in order")
     options.add_argument("--version", action="version", version=f"xpucached {__version__}")
@@ -87,6 +89,15 @@ def _serve(options: argparse.Namespace, config: settings.Settings, runner: async
             runner.run(host_daemon.serve(config, lambda: configuration.load(options)))
 
 
+def _admit(uid: int) -> int:
+    """Say whether a user may have a worker, as far as PAM is concerned; return the exit status."""
+    from xpucached.daemon import account  # noqa: PLC0415 - nothing else needs it
+
+    if (why := account.admit(uid, Path(sockets.denial_path(uid)))) is not None:
+        print(f"xpucached: nothing may be run for user {uid}: {safe(why)}", file=sys.stderr)  # noqa: T201 - the unit asks
+    return 0 if why is None else 1
+
+
 def _tell(error: XpucachedError) -> int:
     print(f"xpucached: {lines(error.message)}", file=sys.stderr)  # noqa: T201 - the log may not be set up yet
     if error.hint:
@@ -128,6 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options = parser().understood(arguments)
     except XpucachedError as error:
         return _tell(error)
+    if options.account is not None:
+        return _admit(options.account)
     if options.user is None:
         options.user = options.worker or os.getuid() != 0
     memory.share()

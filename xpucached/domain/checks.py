@@ -203,7 +203,7 @@ def _of_looks(value: Status, now: datetime) -> Iterable[_Found]:
 
 
 def check_host(value: HostStatus, now: datetime) -> Check:
-    """Judge what the host's daemon knows; of who runs a daemon of their own it knows nothing."""
+    """Judge what the host's daemon knows; of who has no worker by right it knows nothing."""
     known = value.known
     found = _worst_first([*_of_host(value, now), *_of_users(value, known, now)])
     warm, cold, failed = sum(one.warm for one in known), sum(one.cold for one in known), sum(map(_failed, known))
@@ -220,8 +220,8 @@ def check_host(value: HostStatus, now: datetime) -> Check:
         states = tuple(dict.fromkeys(state for state, _ in found))
         return Check(LEVELS[states[0]], states, sentence, figures)
     sentence = f"{_count(warm, 'model')} of {_count(len(known), 'user')}, all warm"
-    if aside := len(value.users) - len(known):
-        sentence += f"; of {_count(aside, 'user')} with a daemon of their own nothing is known here"
+    if others := len(value.users) - len(known):
+        sentence += f"; of {_count(others, 'user')}, aside or denied, nothing is known here"
     return Check(Level.OK, (CheckState.WARM,), sentence, figures)
 
 

@@ -20,6 +20,7 @@ class Readiness(StrEnum):
 
     NOTHING = "nothing"  #: nothing is to be kept warm
     ASIDE = "aside"  #: the user runs a daemon of their own, which sees to it
+    DENIED = "denied"  #: the host's PAM lets nothing be run for the user
     WARM = "warm"
     COLD = "cold"  #: not all is warm, and no more comes by itself
     WAITING = "waiting"  #: more may come, or nobody knows yet
@@ -29,6 +30,7 @@ class Readiness(StrEnum):
 EXITS: Final[Mapping[Readiness, int]] = {
     Readiness.NOTHING: 0,
     Readiness.ASIDE: 0,
+    Readiness.DENIED: 0,
     Readiness.WARM: 0,
     Readiness.COLD: 1,
     Readiness.WAITING: 1,
@@ -36,6 +38,10 @@ EXITS: Final[Mapping[Readiness, int]] = {
 }
 """What a script hears."""
 
+_ABSENT: Final[Mapping[WorkerState, tuple[Readiness, str]]] = {
+    WorkerState.ASIDE: (Readiness.ASIDE, "runs a daemon of their own"),
+    WorkerState.DENIED: (Readiness.DENIED, "PAM lets nothing be run for this account"),
+}
 _BEST_FIRST: Final = tuple(Readiness)
 _SAID: Final = 5
 """Models or problems that are named."""
@@ -81,8 +87,8 @@ def _of_user(one: UserStatus, changed: AwareDatetime | None, asked: AwareDatetim
 
 
 def _judged(one: UserStatus, changed: AwareDatetime | None) -> tuple[Readiness, str]:
-    if one.state is WorkerState.ASIDE:
-        return Readiness.ASIDE, "runs a daemon of their own"
+    if one.state in _ABSENT:
+        return _ABSENT[one.state]
     if one.due or one.state is WorkerState.STARTING:
         return Readiness.WAITING, "has yet to look"
     if one.state is WorkerState.FAILED:

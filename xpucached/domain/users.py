@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,7 +24,12 @@ class WorkerState(StrEnum):
     AWAKE = "awake"
     ASLEEP = "asleep"
     ASIDE = "aside"
+    DENIED = "denied"
     FAILED = "failed"
+
+
+NOT_KEPT: Final = frozenset({WorkerState.ASIDE, WorkerState.DENIED})
+"""States in which nothing is done for a user, so that what was known before tells nothing."""
 
 
 class UserStatus(Struct, frozen=True):
@@ -63,7 +69,7 @@ class UserStatus(Struct, frozen=True):
     @property
     def untold(self) -> tuple[ModelName, ...]:
         """Models that are declared for him, and of which his worker, which names so many at most, has told nothing."""
-        if not self.declared or self.state is WorkerState.ASIDE or len(self.models) >= MOST_NAMES:
+        if not self.declared or self.state in NOT_KEPT or len(self.models) >= MOST_NAMES:
             return ()
         known = frozenset(self.models)
         return tuple(name for name in self.declared if name not in known)
@@ -88,8 +94,8 @@ class HostStatus(Struct, frozen=True):
 
     @property
     def known(self) -> tuple[UserStatus, ...]:
-        """Users of whom it is known how they stand: of who runs a daemon of their own only what held before it."""
-        return tuple(one for one in self.users if one.state is not WorkerState.ASIDE)
+        """Users of whom it is known how they stand: of who has no worker by right only what held before."""
+        return tuple(one for one in self.users if one.state not in NOT_KEPT)
 
 
 class SavedState(Struct, frozen=True):

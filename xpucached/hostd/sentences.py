@@ -40,6 +40,8 @@ def silence(said: UserStatus) -> XpucachedError:
         hint = f"that one answers its user: sudo -u '#{said.uid}' xpucachectl --user status"
         return Conflict(f"{said.user} runs a daemon of their own, and so has no worker", hint=hint)
     hint = f"see: journalctl -u xpucached-worker@{said.uid}"
+    if said.state is WorkerState.DENIED:
+        return Conflict(f"{said.user} has no worker: {said.sentence}", hint=hint)
     if said.state is WorkerState.STARTING:
         return Busy(f"the worker of {said.user} is starting, which takes long", hint=f"ask again in a while; {hint}")
     return Unavailable(f"the worker of {said.user} does not answer: {said.sentence}", hint=hint)

@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+from xpucached import sockets
 from xpucached.errors import SettingsError, Unavailable
 from xpucached.processes import child
 
@@ -46,6 +47,7 @@ class UnitState:
     coming: bool = False  #: it is starting, and its process is there: systemd ends a start that takes too long
     ending: bool = False
     refused: bool = False  #: it ended because its user's configuration is refused
+    denied: bool = False  #: it was not started, for PAM lets nothing be run for its account
 
 
 def unit(uid: int) -> str:
@@ -96,10 +98,13 @@ async def unit_state(uid: int) -> UnitState:
         active=state in {"active", "activating", "reloading", "deactivating"} or said.get("Job", "0") not in {"", "0"},
         failed=state == "failed",
         running=state == "active",
-        starting=state == "activating",
+        # While it is asked whether it may start, there is nobody yet who would answer.
+        starting=state == "activating" and said.get("SubState") != "condition",
         coming=state == "activating" and said.get("SubState", "").startswith("start"),
         ending=state == "deactivating",
         refused=state == "failed" and said.get("ExecMainStatus") == str(SettingsError.exit),
+        # systemd itself forgets a unit that it did not start.
+        denied=state == "inactive" and await asyncio.to_thread(os.path.exists, sockets.denial_path(uid)),
     )
 
 

@@ -44,7 +44,10 @@ _LEAVING: Final = 6
 """Beats in which a worker that has done what it had to, and whom nobody needs, leaves."""
 
 _PAUSE: Final = 20.0
-"""Seconds until one that fails is started again for who asks: systemd allows 30 starts in ten minutes."""
+"""Seconds until one that fails, or may not start, is started again for who asks: systemd allows 30 in ten minutes."""
+
+_DENIED: Final = "the host's PAM lets nothing be run for this account"
+_RESTING: Final = frozenset({WorkerState.FAILED, WorkerState.DENIED})
 
 _SOON: Final = 0.1
 _LATER: Final = 2.0
@@ -268,6 +271,9 @@ class WorkerFollower:
         elif state.running:
             log.warning("a worker runs and does not answer: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, "it runs and does not answer: is it stopped, or stuck?")
+        elif state.denied:
+            log.info("PAM lets nothing be run for an account: uid %d", uid)
+            self._known.say(uid, state=WorkerState.DENIED, sentence=_DENIED)
         elif state.refused:
             log.warning("a worker's configuration is refused: uid %d", uid)
             asks = f"xpucached --user --check, or journalctl -u xpucached-worker@{uid}, says why"
@@ -284,7 +290,7 @@ class WorkerFollower:
             if self._known.owed.should_wake(uid):
                 return True
             self._known.owed.forget(uid)
-        if aside:
+        if aside or state.denied:
             self._known.owed.forget(uid)
         return False
 
@@ -304,9 +310,9 @@ class WorkerFollower:
                 raise silence(self._known.said.get(uid, UserStatus(str(uid), uid))) from None
 
     def _rests(self, uid: int) -> bool:
-        """Return whether a user's worker failed, and was started too short a time ago to be started again."""
+        """Return whether a worker failed or may not start, and was started too short a time ago to be started again."""
         known = self._known.said.get(uid)
-        if known is None or known.state is not WorkerState.FAILED or uid not in self._starts:
+        if known is None or known.state not in _RESTING or uid not in self._starts:
             return False
         return asyncio.get_running_loop().time() - self._starts[uid] < _PAUSE
 

@@ -23,11 +23,14 @@ _COLOURS: Final[Mapping[Readiness, Colour]] = {
 _SENTENCES: Final[Mapping[Readiness, str]] = {
     Readiness.NOTHING: "nothing is to be kept warm",
     Readiness.ASIDE: "all is seen to by users' own daemons",
+    Readiness.DENIED: "the host's PAM lets nothing be run for anybody of whom something is to be kept warm",
     Readiness.WARM: "all is warm",
     Readiness.COLD: "not all is warm, and no more comes by itself",
     Readiness.WAITING: "the time is up, and not all is warm yet",
     Readiness.FAILED: "something failed",
 }
+
+_NOT_KEPT: Final = frozenset({Readiness.ASIDE, Readiness.DENIED})
 
 _SAID: Final = 5
 """Users who are named."""
@@ -35,11 +38,11 @@ _SAID: Final = 5
 
 def readiness(value: HostReadiness, took: float, style: TextStyle) -> str:
     """Write how all users stand, and how long that took."""
-    known = [one for one in value.users if one.state is not Readiness.ASIDE]
+    known = [one for one in value.users if one.state not in _NOT_KEPT]
     warm, all_of_them = sum(one.warm for one in known), sum(one.warm + one.cold for one in known)
     figures = f"{warm} of {count(all_of_them, 'model')}, {count(len(known), 'user')}, after {seconds(took)}"
-    if aside := len(value.users) - len(known):
-        figures += f"; of {count(aside, 'user')} with a daemon of their own nothing is known here"
+    if others := len(value.users) - len(known):
+        figures += f"; of {count(others, 'user')}, aside or denied, nothing is known here"
     rows: list[list[str | Cell]] = [
         [one.user, Cell(one.state, _COLOURS.get(one.state)), *_figures(one), one.why] for one in value.users
     ]
@@ -50,7 +53,7 @@ def readiness(value: HostReadiness, took: float, style: TextStyle) -> str:
 
 
 def _figures(one: UserReadiness) -> tuple[str, ...]:
-    return ("?", "?", "?") if one.state is Readiness.ASIDE else (str(one.entries), str(one.warm), str(one.cold))
+    return ("?", "?", "?") if one.state in _NOT_KEPT else (str(one.entries), str(one.warm), str(one.cold))
 
 
 def waiting(value: HostReadiness) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.checks import check_host
-from xpucached.domain.users import WorkerState
+from xpucached.domain.users import NOT_KEPT, WorkerState
 from xpucached.printing import plain
 from xpucached.render.host import problems
 from xpucached.render.text import Cell, Colour, age, fold, section, size, table
@@ -22,6 +22,7 @@ _STATES: Final[Mapping[WorkerState, Colour | None]] = {
     WorkerState.AWAKE: Colour.GREEN,
     WorkerState.ASLEEP: None,
     WorkerState.ASIDE: None,
+    WorkerState.DENIED: None,
     WorkerState.FAILED: Colour.RED,
 }
 
@@ -53,7 +54,7 @@ def host_users(value: HostStatus, style: TextStyle) -> str:
                 plain(one.user),
                 Cell(str(one.state), colour) if colour else str(one.state),
                 # What a daemon of their own has since is not known.
-                *(figures if one.state is not WorkerState.ASIDE else "????"),
+                *(figures if one.state not in NOT_KEPT else "????"),
                 age(one.seen, style.now) if one.seen else "never",
             ]
         )

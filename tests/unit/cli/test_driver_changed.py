@@ -90,7 +90,7 @@ def test_of_who_runs_a_daemon_of_their_own_nothing_is_said(capsys: pytest.Captur
     assert run("driver-changed --wait", Daemon(host(WARM, aside))) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith("all is warm: 1 of 1 model, 1 user, after ")
-    assert first.endswith("; of 1 user with a daemon of their own nothing is known here")
+    assert first.endswith("; of 1 user, aside or denied, nothing is known here")
     assert last.split()[:5] == ["bob", "aside", "?", "?", "?"]
 
 

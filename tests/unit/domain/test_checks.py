@@ -181,7 +181,7 @@ def test_the_worst_counts_and_the_others_are_said() -> None:
 def test_a_host_that_is_well_says_whom_it_does_not_know() -> None:
     assert check_host(host(), NOW).sentence == "2 models of 2 users, all warm"
     aside = check_host(host(ANN, replace(BOB, state=WorkerState.ASIDE)), NOW)
-    assert aside.sentence == "1 model of 1 user, all warm; of 1 user with a daemon of their own nothing is known here"
+    assert aside.sentence == "1 model of 1 user, all warm; of 1 user, aside or denied, nothing is known here"
 
 
 def test_problems_of_a_user_are_named() -> None:

@@ -32,7 +32,7 @@ from xpucached.api import host_requests, looking, requests
 from xpucached.api.client import Client
 from xpucached.api.endpoints import Request
 from xpucached.cli import arguments
-from xpucached.daemon import host_daemon, rights, user_daemon
+from xpucached.daemon import account, host_daemon, rights, user_daemon
 from xpucached.domain import readiness
 from xpucached.domain.checks import CheckState, Level, check_host
 from xpucached.domain.host import Problem
@@ -1176,6 +1176,29 @@ def test_one_that_waits_for_its_turn_is_not_dead(
 
 
 @pytest.mark.flow
+def test_whether_it_may_start_is_asked_before_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, denial = tmp_path / "systemctl", tmp_path / "run/denied"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(sockets, "denial_path", lambda _uid: str(denial))
+
+    def state(said: str) -> tuple[bool, bool, bool]:
+        script.write_text(f"#!/bin/sh\ncat <<END\n{said}\nEND\n")
+        script.chmod(0o755)
+        found = asyncio.run(units.unit_state(1000))
+        return found.active, found.starting, found.denied
+
+    assert state("ActiveState=activating\nSubState=condition") == (True, False, False)
+    monkeypatch.setattr(account, "refusal", lambda _uid: "it has expired")
+    assert account.admit(1000, denial) == "it has expired"
+    assert denial.read_text() == "it has expired\n"
+    assert state("ActiveState=inactive") == (False, False, True)
+    assert state("ActiveState=active") == (True, False, False)
+    monkeypatch.setattr(account, "refusal", lambda _uid: None)
+    assert account.admit(1000, denial) is None
+    assert state("ActiveState=inactive") == (False, False, False)
+
+
+@pytest.mark.flow
 @pytest.mark.parametrize(
     ("load", "why"),
     [("not-found", "is not installed"), ("masked", "is masked"), ("loaded", "polkit refuses it")],
@@ -1394,6 +1417,34 @@ def test_one_that_steps_aside_is_told_apart(tmp_path: Path, short_dir: Path) -> 
 
     go(one, work)
     assert one._known.said[OURS].state is WorkerState.ASIDE
+
+
+def test_one_for_whose_account_nothing_may_be_run_is_no_failure(tmp_path: Path, short_dir: Path) -> None:
+    class Denied(WorkerUnitsStub):
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
+            return units.UnitState(active=False, failed=False, denied=True)
+
+    worker_units = Denied()
+    one = make(tmp_path, worker_units, short_dir / "nobody")
+    one._known.said[OURS] = replace(one._known.said[OURS], warm=3, cold=1, declared=(ModelName("m"),))
+    one._known.owe(lambda _one: True)
+
+    async def work() -> None:
+        for _ in range(2):
+            with pytest.raises(Conflict, match="has no worker: the host's PAM lets nothing be run"):
+                await one.wake(OURS)
+
+    go(one, work)
+    # Whoever asks, root is not made to ask PAM again and again.
+    assert worker_units.started == [OURS]
+    shown = one.status(OURS)
+    assert (shown.users[0].state, shown.users[0].due, shown.known, shown.problems) == (
+        WorkerState.DENIED,
+        False,
+        (),
+        (),
+    )
+    assert readiness.of_host(replace(shown, looked=api_stub.NOW), api_stub.NOW).state is readiness.Readiness.DENIED
 
 
 def test_an_answer_is_believed_only_from_its_user(tmp_path: Path, short_dir: Path) -> None:
