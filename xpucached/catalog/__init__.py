@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _REVISION: Final = "SELECT version_num FROM alembic_version"
+_CHANGES: Final = "SELECT total_changes()"
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -257,6 +258,9 @@ class Catalog:
         # Our own threads wait here, for as long as it takes; the database's patience is for other processes.
         with self._guarded(), self._writing, self._engine.connect() as connection:
             driver = connection.connection.cursor()
+            # Who changes nothing asks nothing of a disk that takes nothing.
+            full = self.trouble is not None and soundness.is_of_the_disk(self.trouble.__cause__)
+            before = driver.execute(_CHANGES).fetchone() if full else None
             if durable:
                 driver.execute("PRAGMA synchronous = FULL")
             try:
@@ -265,7 +269,7 @@ class Catalog:
                     opening.check_revisions(self.path, [str(one) for (one,) in driver.execute(_REVISION)])
                     yield connection
                 self.writes += 1
-                if not self.corrupt:
+                if not self.corrupt and not (full and driver.execute(_CHANGES).fetchone() == before):
                     self.trouble = None
             finally:
                 if durable and not connection.invalidated:

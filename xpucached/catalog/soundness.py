@@ -150,6 +150,13 @@ def is_malformed(error: BaseException | None) -> bool:
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
+def is_of_the_disk(error: BaseException | None) -> bool:
+    """Return whether the disk was full, or failed: what asks nothing of it goes well all the same."""
+    if isinstance(error, sa.exc.DBAPIError):
+        error = error.orig
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+
+
 def see_that_it_is_given(path: Path, settled: Callable[[Path], AbstractContextManager[sqlite3.Connection]]) -> None:
     """Raise OSError if the disk does not give all of a file, which the database calls malformed, too (EIO).
 

@@ -551,6 +551,22 @@ def test_a_file_that_could_not_be_opened_for_writing_for_a_while_is_written_agai
     assert catalog.trouble is None
 
 
+def test_a_write_that_changes_nothing_does_not_say_that_a_full_disk_takes_something(catalog: Catalog) -> None:
+    def write(statement: str) -> None:
+        with catalog._write() as connection:
+            connection.execute(sa.text(statement))
+
+    write("CREATE TABLE filled (bytes)")
+    write("PRAGMA max_page_count = 1")
+    with pytest.raises(CatalogError, match="full"):
+        write("INSERT INTO filled VALUES (zeroblob(100000))")
+    write("DELETE FROM models")
+    assert "full" in str(catalog.trouble)
+    write("PRAGMA max_page_count = 1000000")
+    write("INSERT INTO filled VALUES (zeroblob(100000))")
+    assert catalog.trouble is None
+
+
 def test_what_is_asked_in_one_moment_is_answered_as_of_that_moment(catalog: Catalog) -> None:
     catalog.write(record_scan, scan(entry("a/0")), architecture)
     with catalog.moment():
