@@ -221,6 +221,19 @@ def test_what_is_told_of_one_kind_says_nothing_of_another(catalog: Catalog, tmp_
     assert recordings.untold(context, changed, results) == ""  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("told", "proven"), [(("sycl",), False), (("neo",), True), (("sycl", "neo"), True)])
+def test_what_the_drivers_cache_has_all_of_needs_none_of_the_runtimes(
+    catalog: Catalog, tmp_path: Path, told: tuple[str, ...], *, proven: bool
+) -> None:
+    # A model whose runtime crashes with its cache on has it off: the driver keeps what it compiles.
+    model = Model(ModelName("net"), Workload(("true",), tmp_path, {"SYCL_CACHE_PERSISTENT": "0"}, 60.0), None)
+    used = frozenset(EntryId(Store(KindName(name), tmp_path / name), EntryKey("a")) for name in told)
+    off = "a program of it compiles with the cache off"
+    results = [SimpleNamespace(created=frozenset(), used=used, mapped=(), past=off, bounds=())]
+    said = recordings.untold(alone(catalog).context, model, results)  # type: ignore[arg-type] # all that is asked of it
+    assert said == ("" if proven else off)
+
+
 @pytest.mark.parametrize("why_incomplete", ["", "it cannot be written to"])
 def test_where_nothing_can_be_told_nothing_is_proven(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why_incomplete: str

@@ -266,7 +266,7 @@ def untold(context: Context, model: Model, executions: Sequence[RunResult]) -> s
     told = {entry.store.kind for one in executions for entry in one.created | one.used}
     of_last = {entry.store.kind for entry in last.created | last.used} or told
     # Where another kind's cache tells of some as well, that one is asked for all that this one does without.
-    if len(of_last) == 1 and (why := last.past or _left_out(next(iter(of_last)), model, last)):
+    if len(of_last) == 1 and (why := _left_out(next(iter(of_last)), model, last)):
         return why
     names = {Path(path).name for one in executions for path in one.mapped}
     seen = {kind for kind in KINDS if any(name.startswith(KINDS[kind].discovery.LIBRARIES) for name in names)}
@@ -294,7 +294,13 @@ def programs_of(kind: KindName, workload: Workload, done: RunResult) -> tuple[Pr
 
 
 def _left_out(kind: KindName, model: Model, done: RunResult) -> str:
-    """Return what leaves programs of a pass out of a kind's store, of which no trace tells; empty if nothing does."""
+    """Return what leaves programs of a pass out of a kind's store, as lines say or though none does; empty if nothing.
+
+    Who tells in files says in no line what it left out: such a line is another kind's, which had nothing.
+    """
+    recorder = KINDS[kind].recorder
+    if done.past and recorder is not None and recorder.MARKS:
+        return done.past
     why = next(filter(None, map(KINDS[kind].discovery.bounds, programs_of(kind, model.workload, done))), "")
     return why and f"{why} keeps programs out of the cache: which of them are compiled at each start is not known"
 
