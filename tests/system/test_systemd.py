@@ -489,11 +489,21 @@ def test_for_an_account_that_has_expired_nothing_is_run(house: House) -> None:
     machine.run("systemctl", "start", unit)
     assert not {"ran", "site"} & {file.name for file in machine.inside("/home/gina").iterdir()}
 
+    # An administrator's word takes the place of ours; what the host's own stacks count is left alone.
+    machine.run("chage", "--expiredate", "-1", "gina")
+    theirs = machine.read("/etc/pam.d/common-account")
+    machine.write("/etc/pam.d/common-account", "account required pam_deny.so\n")
+    machine.write("/etc/pam.d/xpucached-worker", "account required pam_deny.so\n")
+    machine.run("systemctl", "start", unit)
+    assert machine.show(unit, "ActiveState") == "inactive"
+    machine.run("rm", "/etc/pam.d/xpucached-worker")
+
     # A password that is to be changed is nobody's end.
     machine.run("chage", "--expiredate", "-1", "--lastday", "0", "gina")
     machine.run("systemctl", "start", unit)
     house.ctl("--of", "gina", "scan")
     house.until("gina", state="awake")
+    machine.write("/etc/pam.d/common-account", theirs)
     machine.run("systemctl", "stop", unit)
     machine.run("userdel", "--remove", "gina")
 

@@ -1,4 +1,4 @@
-"""Ask the host's PAM whether anything may be run for an account, as systemd does for users' own managers.
+"""Ask PAM whether anything may be run for an account: not for one that has expired.
 
 The answer no is kept in a file beside the socket of the worker, where only root writes: systemd forgets a unit that it
 did not start.
@@ -7,13 +7,16 @@ did not start.
 from __future__ import annotations
 
 import ctypes
+import os
 import pwd
 from pathlib import Path
 from typing import Final
 
 _LIBRARY: Final = "libpam.so.0"
-_POLICY: Final = "systemd-user"
-_POLICIES: Final = tuple(Path(folder, _POLICY) for folder in ("/etc/pam.d", "/usr/lib/pam.d", "/usr/etc/pam.d"))
+_POLICY: Final = "xpucached-worker"
+_THEIRS: Final = Path("/etc/pam.d", _POLICY)
+"""What an administrator has written in the place of ours."""
+_OURS: Final = Path(__file__).resolve().parent.parent / "data/pam.d"
 _SILENT: Final = 0x8000  # PAM_SILENT
 _CONVERSATION_FAILED: Final = 19  # PAM_CONV_ERR
 _SUCCESS: Final = 0  # PAM_SUCCESS
@@ -45,21 +48,20 @@ def admit(uid: int, denial: Path) -> str | None:
 def refusal(uid: int) -> str | None:
     """Return why PAM lets nothing be run for an account, in its words; None if it does.
 
-    A password that is to be changed is no reason.  A host without PAM, or without a policy for users' managers, lets
-    everybody.  Only root is told the truth of it.
+    A password that is to be changed is no reason.  A host without PAM (or one older than 1.4, and no policy of its
+    administrator's) lets everybody.  Only root is told the truth of it.
     """
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         return "nobody knows it now"
-    if not any(policy.exists() for policy in _POLICIES):
-        return None
     try:
         pam = ctypes.CDLL(_LIBRARY)
-    except OSError:
+        begin, where = (pam.pam_start, ()) if _THEIRS.exists() else (pam.pam_start_confdir, (os.fsencode(_OURS),))
+    except (OSError, AttributeError):
         return None
     handle, conversation = ctypes.c_void_p(), _Conversation.with_nobody()
-    status = pam.pam_start(_POLICY.encode(), name.encode(), ctypes.byref(conversation), ctypes.byref(handle))
+    status = begin(_POLICY.encode(), name.encode(), ctypes.byref(conversation), *where, ctypes.byref(handle))
     if status != _SUCCESS:
         return f"PAM cannot be asked (error {status})"
     try:
