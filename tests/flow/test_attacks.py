@@ -498,7 +498,7 @@ def test_on_a_full_disk_evicting_still_makes_room(tmp_path: Path, short_dir: Pat
     disk, store = tmp_path / "disk", tmp_path / place
     disk.mkdir()
     words = f"'{disk}' '{short_dir}' '{store}'"
-    steps = f"mount -t tmpfs -o size=12m none '{disk}' || exit 77; exec '{sys.executable}' -c \"$0\" {words}"
+    steps = f"mount -t tmpfs -o size=12m,mode=700 none '{disk}' || exit 77; exec '{sys.executable}' -c \"$0\" {words}"
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", steps, textwrap.dedent(FULL_DISK)]
     if shutil.which("unshare") is None:
         pytest.skip("no unshare")
