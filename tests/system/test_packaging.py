@@ -90,6 +90,7 @@ def test_the_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
         for name in files("xpucached", [".py", ".csv", ".css", ".js", ".txt", ".typed"])
         if "/data/manual/" not in name
     }
+    program |= files("xpucached/data/pam.d", [""])
     migrations = {f"xpucached/{name}" for name in files("migrations", [".py", ".mako"])}
     units = {f"xpucached/units/{path.relative_to(UNITS).as_posix()}" for path in UNITS.rglob("*") if path.is_file()}
     written = {f"man/{name}" for name in manual.PAGES} | {manual.EXAMPLE}
