@@ -129,7 +129,8 @@ def test_every_unit_that_hands_a_name_on_puts_it_behind_two_dashes() -> None:
     # It has the user's HOME, and Python as pip installs it for all would read a site directory there.
     assert "Environment=PYTHONNOUSERSITE=1" in lines
     assert [line for line in lines if line.startswith("ExecStartPre=")] == [
-        "ExecStartPre=+/usr/bin/install -d -o +%i -m 0700 /var/lib/xpucached-worker/%i"
+        "ExecStartPre=+/usr/bin/install -d -o +%i -m 0700 /var/lib/xpucached-worker/%i",
+        "ExecStartPre=+/usr/bin/rm -f /run/xpucached-worker/%i/denied",
     ]
     for line in found:
         assert line.endswith(" -- %i")

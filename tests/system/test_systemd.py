@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -469,7 +470,8 @@ def test_for_an_account_that_has_expired_nothing_is_run(house: House) -> None:
     machine.run("systemctl", "reload", "xpucached")
     machine.until(lambda: "gina" in house.users(), "her to be known")
     house.ctl("scan", user="gina")
-    unit = f"xpucached-worker@{machine.out('id', '-u', 'gina').strip()}.service"
+    uid = machine.out("id", "-u", "gina")
+    unit = f"xpucached-worker@{uid}.service"
     machine.run("systemctl", "stop", unit)
     machine.run("chage", "--expiredate", "2020-01-01", "gina")
     models = "/home/gina/.config/xpucached/models.d"
@@ -496,7 +498,15 @@ def test_for_an_account_that_has_expired_nothing_is_run(house: House) -> None:
     machine.write("/etc/pam.d/xpucached-worker", "account required pam_deny.so\n")
     machine.run("systemctl", "start", unit)
     assert machine.show(unit, "ActiveState") == "inactive"
-    machine.run("rm", "/etc/pam.d/xpucached-worker")
+    # Its word is no other's: with a drop-in who was denied is it no more.
+    drop_in = f"/etc/systemd/system/{unit}.d/whoever.conf"
+    machine.write(drop_in, "[Service]\nExecCondition=\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", unit)
+    machine.run("systemctl", "stop", unit)
+    assert not machine.inside(f"/run/xpucached-worker/{uid}/denied").exists()
+    machine.run("rm", drop_in, "/etc/pam.d/xpucached-worker")
+    machine.run("systemctl", "daemon-reload")
 
     # A password that is to be changed is nobody's end.
     machine.run("chage", "--expiredate", "-1", "--lastday", "0", "gina")
@@ -506,6 +516,35 @@ def test_for_an_account_that_has_expired_nothing_is_run(house: House) -> None:
     machine.write("/etc/pam.d/common-account", theirs)
     machine.run("systemctl", "stop", unit)
     machine.run("userdel", "--remove", "gina")
+
+
+def test_who_answers_nothing_about_an_account_is_no_reason_to_say_that_it_is_denied(
+    house: House, tmp_path: Path
+) -> None:
+    machine = house.machine
+    machine.run("useradd", "--create-home", "gus")
+    uid = machine.out("id", "-u", "gus")
+    unit = f"xpucached-worker@{uid}.service"
+    # That is a failure, and told.
+    module = tmp_path / "pam_sss.so"
+    silent = ["cc", "-shared", "-fPIC", "-o", str(module), "-x", "c", "-"]
+    subprocess.run(silent, input=b"int pam_sm_acct_mgmt(void) { return 9; }", check=True)
+    machine.put(module, "/usr/lib/x86_64-linux-gnu/security/pam_sss.so")
+    machine.write("/etc/pam.d/xpucached-worker", "account required pam_sss.so\n")
+    machine.run("systemctl", "start", unit, check=1)
+    assert "PAM cannot say" in machine.journal("--unit", unit)
+    assert not machine.inside(f"/run/xpucached-worker/{uid}/denied").exists()
+    machine.run("systemctl", "stop", unit)
+    machine.run("rm", "/etc/pam.d/xpucached-worker")
+    # By our own lines it is not asked of who is the host's own, and who has no line in /etc/shadow has not expired.
+    shadow = machine.read("/etc/shadow")
+    machine.run("sed", "-i", "/^gus:/d", "/etc/shadow")
+    machine.run("systemctl", "start", unit)
+    assert machine.show(unit, "ActiveState") == "active"
+    machine.run("systemctl", "stop", unit)
+    machine.write("/etc/shadow", shadow)
+    machine.run("rm", "/usr/lib/x86_64-linux-gnu/security/pam_sss.so")
+    machine.run("userdel", "--remove", "gus")
 
 
 def test_the_configuration_is_read_again(house: House) -> None:

@@ -12,15 +12,19 @@ import pwd
 from pathlib import Path
 from typing import Final
 
+from xpucached.errors import Unavailable
+
 _LIBRARY: Final = "libpam.so.0"
 _POLICY: Final = "xpucached-worker"
 _THEIRS: Final = Path("/etc/pam.d", _POLICY)
 """What an administrator has written in the place of ours."""
 _OURS: Final = Path(__file__).resolve().parent.parent / "data/pam.d"
+_HINT: Final = "see: journalctl -t xpucached; systemctl status sssd; /etc/pam.d/xpucached-worker, if you wrote that"
 _SILENT: Final = 0x8000  # PAM_SILENT
 _CONVERSATION_FAILED: Final = 19  # PAM_CONV_ERR
-_SUCCESS: Final = 0  # PAM_SUCCESS
-_PASSWORD_IS_OLD: Final = 12  # PAM_NEW_AUTHTOK_REQD
+_ADMITTED: Final = frozenset({0, 12})  # PAM_SUCCESS, and PAM_NEW_AUTHTOK_REQD: a password that is to be changed
+_REFUSED: Final = frozenset({6, 7, 10, 13, 27})
+"""PAM_PERM_DENIED, _AUTH_ERR, _USER_UNKNOWN, _ACCT_EXPIRED, _AUTHTOK_EXPIRED.  Everything else is no answer."""
 
 
 class _Conversation(ctypes.Structure):
@@ -36,10 +40,9 @@ class _Conversation(ctypes.Structure):
 
 
 def admit(uid: int, denial: Path) -> str | None:
-    """Ask, keep the answer in a file that is there while it is no, and return it as `refusal` does."""
-    if (why := refusal(uid)) is None:
-        denial.unlink(missing_ok=True)
-    else:
+    """Ask, and keep the answer in a file that is there while it is no; return, and raise, as `refusal` does."""
+    denial.unlink(missing_ok=True)
+    if (why := refusal(uid)) is not None:
         denial.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         denial.write_text(f"{why}\n", encoding="utf-8")
     return why
@@ -48,13 +51,13 @@ def admit(uid: int, denial: Path) -> str | None:
 def refusal(uid: int) -> str | None:
     """Return why PAM lets nothing be run for an account, in its words; None if it does.
 
-    A password that is to be changed is no reason.  A host without PAM (or one older than 1.4, and no policy of its
-    administrator's) lets everybody.  Only root is told the truth of it.
+    A host without PAM (or one older than 1.4, and no policy of its
+    administrator's) lets everybody.  Only root is told the truth of it.  Raises `Unavailable` if nobody can say it now.
     """
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
-        return "nobody knows it now"
+        raise Unavailable(f"nobody knows user {uid} now", hint="see: getent passwd; systemctl status sssd") from None
     try:
         pam = ctypes.CDLL(_LIBRARY)
         begin, where = (pam.pam_start, ()) if _THEIRS.exists() else (pam.pam_start_confdir, (os.fsencode(_OURS),))
@@ -62,12 +65,15 @@ def refusal(uid: int) -> str | None:
         return None
     handle, conversation = ctypes.c_void_p(), _Conversation.with_nobody()
     status = begin(_POLICY.encode(), name.encode(), ctypes.byref(conversation), *where, ctypes.byref(handle))
-    if status != _SUCCESS:
-        return f"PAM cannot be asked (error {status})"
+    if status:
+        raise Unavailable(f"PAM cannot be asked of user {uid} (error {status})", hint=_HINT)
     try:
         status = pam.pam_acct_mgmt(handle, _SILENT)
         pam.pam_strerror.restype = ctypes.c_char_p
         why: bytes = pam.pam_strerror(handle, status) or b""
     finally:
         pam.pam_end(handle, status)
-    return None if status in {_SUCCESS, _PASSWORD_IS_OLD} else f"{why.decode('utf-8', 'replace')} (PAM error {status})"
+    said = f"{why.decode('utf-8', 'replace')} (PAM error {status})"
+    if status not in _ADMITTED | _REFUSED:
+        raise Unavailable(f"PAM cannot say whether anything may be run for user {uid}: {said}", hint=_HINT)
+    return said if status in _REFUSED else None

@@ -25,6 +25,9 @@ from xpucached.threads import all_end
 
 log = logging.getLogger(__name__)
 
+_NO_ANSWER: Final = 255
+"""The exit status by which a condition of a unit fails it; others pass over it."""
+
 _ENDING: Final = 3.0
 """Seconds that threads have to end when all is saved."""
 
@@ -93,7 +96,12 @@ def _admit(uid: int) -> int:
     """Say whether a user may have a worker, as far as PAM is concerned; return the exit status."""
     from xpucached.daemon import account  # noqa: PLC0415 - nothing else needs it
 
-    if (why := account.admit(uid, Path(sockets.denial_path(uid)))) is not None:
+    try:
+        why = account.admit(uid, Path(sockets.denial_path(uid)))
+    except XpucachedError as error:
+        _tell(error)
+        return _NO_ANSWER
+    if why is not None:
         print(f"xpucached: nothing may be run for user {uid}: {safe(why)}", file=sys.stderr)  # noqa: T201 - the unit asks
     return 0 if why is None else 1
 
@@ -143,6 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _admit(options.account)
     if options.user is None:
         options.user = options.worker or os.getuid() != 0
+    if options.worker:
+        # Its unit says so for what root asks before; programs of this user have their own packages.
+        os.environ.pop("PYTHONNOUSERSITE", None)
     memory.share()
     runner = asyncio.Runner()
     status, serving = 1, False

@@ -67,3 +67,10 @@ def test_who_has_a_worker_alone_needs_no_directory_for_a_socket_to_be_told_what_
     assert "net.toml:1: comand: unknown key" in capsys.readouterr().err
     assert main(["--user"]) == 78
     assert "there is no directory for the socket" in capsys.readouterr().err
+
+
+def test_what_its_unit_says_for_root_no_worker_hands_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    main(["--worker", "--check"])
+    # A user's own packages count for what the models of this user are made of.
+    assert "PYTHONNOUSERSITE" not in os.environ
