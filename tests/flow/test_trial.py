@@ -203,7 +203,7 @@ def test_what_is_told_of_one_kind_says_nothing_of_another(catalog: Catalog, tmp_
     catalog.write(add_model, model)
     context = alone(catalog).context
     used = frozenset({ids[told]} if told in ids else ())
-    results = [SimpleNamespace(created=frozenset(), used=used, mapped=(), past="", bounds=())]
+    results = [SimpleNamespace(created=frozenset(), used=used, mapped=(), unkept="", bounds=())]
 
     assert recordings.untold(context, model, results) == ""  # type: ignore[arg-type] # no proof was given yet
     run = catalog.write(begin_run, model, WarmReason.NEVER, "", NOW)
@@ -229,7 +229,7 @@ def test_what_the_drivers_cache_has_all_of_needs_none_of_the_runtimes(
     model = Model(ModelName("net"), Workload(("true",), tmp_path, {"SYCL_CACHE_PERSISTENT": "0"}, 60.0), None)
     used = frozenset(EntryId(Store(KindName(name), tmp_path / name), EntryKey("a")) for name in told)
     off = "a program of it compiles with the cache off"
-    results = [SimpleNamespace(created=frozenset(), used=used, mapped=(), past=off, bounds=())]
+    results = [SimpleNamespace(created=frozenset(), used=used, mapped=(), unkept=off, bounds=())]
     said = recordings.untold(alone(catalog).context, model, results)  # type: ignore[arg-type] # all that is asked of it
     assert said == ("" if proven else off)
 

@@ -240,8 +240,8 @@ class FullKind(FakeKind):
     def variables(self, store: Store) -> Mapping[str, str]:
         return {"FULL_TRACE": str(store.root)}
 
-    def past(self, stores: Sequence[Store], lines: Iterable[str]) -> str:  # noqa: ARG002
-        return next((line for line in lines if line.startswith("full: past")), "")
+    def unkept(self, stores: Sequence[Store], lines: Iterable[str]) -> str:  # noqa: ARG002
+        return next((line for line in lines if line.startswith("full: unkept")), "")
 
     def why_untold(self, directory: Path) -> str:
         return "it is told to be silent" if (directory / "full.silent").exists() else ""

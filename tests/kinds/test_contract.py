@@ -387,7 +387,7 @@ def test_a_trace_that_says_nothing_names_nothing(filled: Filled) -> None:
     assert recorder.read(filled.store, ["", "some text", "\udcff", str(filled.root)]) == Recording()
     before = filled.files()
     assert recorder.collect(filled.store, frozenset(), HOST) == Recording()
-    assert recorder.past([filled.store], ["", "some text", "\udcff", str(filled.root)]) == ""
+    assert recorder.unkept([filled.store], ["", "some text", "\udcff", str(filled.root)]) == ""
     assert recorder.why_untold(filled.root) == ""
     assert filled.files() == before
 

@@ -222,9 +222,9 @@ def test_a_program_that_does_without_the_cache_says_so(
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
         said[off] = done.stderr.splitlines()
     ours, other = Store(sycl.NAME, root), Store(sycl.NAME, tmp_path / "stor")
-    assert "with the cache off" in sycl.trace.past([ours], said["0"])
-    assert sycl.trace.past([other, ours], said["1"]) == ""
-    assert f"elsewhere: {root}/" in sycl.trace.past([other], said["1"])
+    assert "with the cache off" in sycl.trace.unkept([ours], said["0"])
+    assert sycl.trace.unkept([other, ours], said["1"]) == ""
+    assert f"elsewhere: {root}/" in sycl.trace.unkept([other], said["1"])
 
 
 def generation_of(name: str) -> Generation:

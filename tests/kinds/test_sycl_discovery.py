@@ -11,6 +11,7 @@ import pytest
 from xpucached import deadlines
 from xpucached.domain.host import Process
 from xpucached.kinds.sycl import discovery
+from xpucached.libexec import interpreters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +97,11 @@ def test_what_leaves_out_programs_is_named(tmp_path: Path, name: str, value: str
     # The variables come first.
     assert discovery.bounds(process({said.partition("=")[0]: "0"}, library)) == ""
     assert (discovery.configuration(process({}, library)), discovery.configuration(process({}))) == (str(file), "")
+
+
+def test_the_supervisor_of_a_run_notes_all_that_leaves_out_programs() -> None:
+    """It has a table of its own, for nothing of ours is imported there."""
+    assert {*discovery._BOUNDS, "SYCL_CONFIG_FILE_NAME", "NEO_CACHE_PERSISTENT"} == interpreters.BOUNDS
 
 
 def test_where_the_file_only_switches_the_cache_on_it_is_named(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from xpucached.cli import connect, narrowing
 from xpucached.cli.output import say
 from xpucached.codec import to_json
 from xpucached.domain.jobs import ErrorInfo
-from xpucached.domain.users import NOT_KEPT, UserStatus
+from xpucached.domain.users import UNTENDED, UserStatus
 from xpucached.errors import Conflict, NotFound, RunFailed, XpucachedError
 from xpucached.printing import plain
 
@@ -63,8 +63,8 @@ class UserAnswer(Struct, Generic[T], frozen=True):
     @property
     def failed(self) -> bool:
         """Whether an answer is missing; who has no worker by right, as far as the host's daemon knows, owes none."""
-        aside = self.user.state in NOT_KEPT and isinstance(self.error, Conflict)
-        return self.error is not None and not aside
+        untended = self.user.state in UNTENDED and isinstance(self.error, Conflict)
+        return self.error is not None and not untended
 
     @property
     def data(self) -> Json:

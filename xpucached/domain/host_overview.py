@@ -10,7 +10,7 @@ from msgspec import Struct
 from xpucached.domain.checks import CheckState, check_host
 from xpucached.domain.names import AwareDatetime
 from xpucached.domain.status import Verdict
-from xpucached.domain.users import NOT_KEPT, HostStatus, UserStatus, WorkerState
+from xpucached.domain.users import UNTENDED, HostStatus, UserStatus, WorkerState
 
 
 class UserUsage(Struct, frozen=True):
@@ -66,9 +66,9 @@ def host_overview(value: HostStatus, host: str, now: AwareDatetime) -> HostOverv
 
 
 def _usage(one: UserStatus) -> UserUsage:
-    aside = one.state in NOT_KEPT
-    if one.seen is None or aside:
-        codes = () if aside else one.problems
+    untended = one.state in UNTENDED
+    if one.seen is None or untended:
+        codes = () if untended else one.problems
         return UserUsage(one.user, one.state, None, one.sentence, None, None, None, None, None, None, codes)
     return UserUsage(
         one.user,

@@ -28,7 +28,7 @@ class WorkerState(StrEnum):
     FAILED = "failed"
 
 
-NOT_KEPT: Final = frozenset({WorkerState.ASIDE, WorkerState.DENIED})
+UNTENDED: Final = frozenset({WorkerState.ASIDE, WorkerState.DENIED})
 """States in which nothing is done for a user, so that what was known before tells nothing."""
 
 
@@ -69,7 +69,7 @@ class UserStatus(Struct, frozen=True):
     @property
     def untold(self) -> tuple[ModelName, ...]:
         """Models that are declared for him, and of which his worker, which names so many at most, has told nothing."""
-        if not self.declared or self.state in NOT_KEPT or len(self.models) >= MOST_NAMES:
+        if not self.declared or self.state in UNTENDED or len(self.models) >= MOST_NAMES:
             return ()
         known = frozenset(self.models)
         return tuple(name for name in self.declared if name not in known)
@@ -95,7 +95,7 @@ class HostStatus(Struct, frozen=True):
     @property
     def known(self) -> tuple[UserStatus, ...]:
         """Users of whom it is known how they stand: of who has no worker by right only what held before."""
-        return tuple(one for one in self.users if one.state not in NOT_KEPT)
+        return tuple(one for one in self.users if one.state not in UNTENDED)
 
 
 class SavedState(Struct, frozen=True):

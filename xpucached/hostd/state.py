@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from xpucached import codec, messages, state_files
-from xpucached.domain.users import NOT_KEPT, SavedState
+from xpucached.domain.users import UNTENDED, SavedState
 from xpucached.hostd.sentences import unwritten
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class StateFile:
         """Write what is known, and the line for those who log in: none at the end, for then nobody knows any more."""
         with self._writing:
             self._keep(known)
-            self._show(cold=not last and any(one.cold for one in known.users if one.state not in NOT_KEPT))
+            self._show(cold=not last and any(one.cold for one in known.users if one.state not in UNTENDED))
 
     def fail(self, error: Exception) -> None:
         """Note why what is known was not written."""

@@ -180,7 +180,7 @@ class Recorder(Protocol):
     def read(self, store: Store, lines: Iterable[str]) -> Recording:
         """Read some of the lines in which a process told of this store, as they come."""
 
-    def past(self, stores: Sequence[Store], lines: Iterable[str]) -> str:
+    def unkept(self, stores: Sequence[Store], lines: Iterable[str]) -> str:
         """Say what lines tell of programs that were compiled and kept in none of these stores; empty if nothing."""
 
     def why_untold(self, directory: Path) -> str:

@@ -14,10 +14,10 @@ import os
 _NAMES = {"python", "pypy", "sh", "ash", "bash", "dash", "fish", "ksh", "rbash", "zsh"}
 _PYTHONS = {"python", "pypy"}
 _LEADING = {"HOME", "PATH", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONUSERBASE"}  # variables that lead to files
-_BOUNDS = {
+BOUNDS = {
     *("SYCL_CACHE_MIN_DEVICE_IMAGE_SIZE", "SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE"),
     *("SYCL_CONFIG_FILE_NAME", "INTEL_ENABLE_OFFLOAD_ANNOTATIONS", "NEO_CACHE_PERSISTENT"),
-}
+}  # what kinds of caches go by (their `discovery.bounds`)
 _MOST_BOUNDS = 16  # of these, with their values, that are reported
 _LONGEST_BOUND = 4096
 _MOST = 64  # interpreters that are reported
@@ -41,23 +41,22 @@ class Interpreters:
 
     def look(self, pid: int) -> None:
         """Note a process, if it is an interpreter, and by what its cache leaves out programs."""
-        with contextlib.suppress(OSError):
-            for name, value in _variables(pid):
-                if name in _BOUNDS and len(value) <= _LONGEST_BOUND and len(self._bounds) < _MOST_BOUNDS:
-                    self._bounds.add((name, value))
         with contextlib.suppress(OSError, ValueError):
+            variables = _variables(pid)
+            bounds = {one for one in variables if one[0] in BOUNDS and len(one[1]) <= _LONGEST_BOUND}
+            self._bounds.update(sorted(bounds)[: _MOST_BOUNDS - len(self._bounds)])
             name = os.path.basename(os.readlink(f"/proc/{pid}/exe").removesuffix(_GONE))  # noqa: PTH115, PTH119 - without pathlib it starts faster
             kind = name.rstrip("t").rstrip(".0123456789")
             directory = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - as above
             if kind in _NAMES and not directory.endswith(_GONE):
-                self._note(pid, directory, python=kind in _PYTHONS)
+                self._note(pid, directory, variables, python=kind in _PYTHONS)
 
-    def _note(self, pid: int, directory: str, *, python: bool) -> None:
+    def _note(self, pid: int, directory: str, variables: list[tuple[str, str]], *, python: bool) -> None:
         words = [os.fsdecode(word) for word in _read(pid, "cmdline", _WORDS)]
         # What of ours runs a model is no part of it: a new version of xpucached is no reason to prove it anew.
         if any(word.startswith(_OURS) for word in words):
             return
-        leading = {name: value for name, value in _variables(pid) if name in _LEADING}
+        leading = {name: value for name, value in variables if name in _LEADING}
         # The same with other arguments, and what has no script, must not take the place of other scripts.
         script = directory, _script(words[1:], python=python)
         share = 1 if python else _SHARE

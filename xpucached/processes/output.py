@@ -42,7 +42,7 @@ class Trace:
     marks: tuple[bytes, ...] = ()  #: each line of it holds one of these
     read: Callable[[Iterable[str]], tuple[frozenset[EntryId], frozenset[EntryId]]] = _nothing
     """Gives what such lines name: entries created, entries used."""
-    past: Callable[[Iterable[str]], str] = _none
+    unkept: Callable[[Iterable[str]], str] = _none
     """Gives what such lines tell of programs that none of these stores kept."""
 
 
@@ -58,7 +58,7 @@ class ChildOutput:
     created: set[EntryId] = field(default_factory=set)
     used: set[EntryId] = field(default_factory=set)
     traced: bool = False
-    past: str = ""
+    unkept: str = ""
     size: int = 0
     told: int = 0  #: bytes that came on the descriptor for answers
 
@@ -87,7 +87,7 @@ class ChildOutput:
             self.traced = self.traced or bool(created or used)
             self.created |= created
             self.used |= used
-            self.past = self.past or self.trace.past(texts)
+            self.unkept = self.unkept or self.trace.unkept(texts)
             data = b"\n".join(line for line, is_trace in lines if not is_trace)
             if not data:
                 return

@@ -45,7 +45,7 @@ class RunResult(Struct, frozen=True):
     mapped_data: tuple[str, ...] = ()  #: files that they were seen to map otherwise
     interpreters: tuple[SeenInterpreter, ...] = ()  #: those that were among them
     bounds: tuple[tuple[str, str], ...] = ()  #: variables of theirs by which caches leave out programs
-    past: str = ""  #: what is told of programs that no store kept of which it tells
+    unkept: str = ""  #: what is told of programs that none of the stores has
     modules: tuple[str, ...] = ()  #: files that Pythons among them ran code of, save installed packages
 
     def as_pass(self) -> Pass:
@@ -96,7 +96,7 @@ def result_of(
         seen.mapped_data if seen is not None else (),
         seen.interpreters if seen is not None else (),
         seen.bounds if seen is not None else (),
-        output.past,
+        output.unkept,
     )
 
 

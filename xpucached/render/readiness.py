@@ -30,7 +30,7 @@ _SENTENCES: Final[Mapping[Readiness, str]] = {
     Readiness.FAILED: "something failed",
 }
 
-_NOT_KEPT: Final = frozenset({Readiness.ASIDE, Readiness.DENIED})
+_UNTENDED: Final = frozenset({Readiness.ASIDE, Readiness.DENIED})
 
 _SAID: Final = 5
 """Users who are named."""
@@ -38,7 +38,7 @@ _SAID: Final = 5
 
 def readiness(value: HostReadiness, took: float, style: TextStyle) -> str:
     """Write how all users stand, and how long that took."""
-    known = [one for one in value.users if one.state not in _NOT_KEPT]
+    known = [one for one in value.users if one.state not in _UNTENDED]
     warm, all_of_them = sum(one.warm for one in known), sum(one.warm + one.cold for one in known)
     figures = f"{warm} of {count(all_of_them, 'model')}, {count(len(known), 'user')}, after {seconds(took)}"
     if others := len(value.users) - len(known):
@@ -53,7 +53,7 @@ def readiness(value: HostReadiness, took: float, style: TextStyle) -> str:
 
 
 def _figures(one: UserReadiness) -> tuple[str, ...]:
-    return ("?", "?", "?") if one.state in _NOT_KEPT else (str(one.entries), str(one.warm), str(one.cold))
+    return ("?", "?", "?") if one.state in _UNTENDED else (str(one.entries), str(one.warm), str(one.cold))
 
 
 def waiting(value: HostReadiness) -> str:

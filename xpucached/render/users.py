@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from xpucached.domain.checks import check_host
-from xpucached.domain.users import NOT_KEPT, WorkerState
+from xpucached.domain.users import UNTENDED, WorkerState
 from xpucached.printing import plain
 from xpucached.render.host import problems
 from xpucached.render.text import Cell, Colour, age, fold, section, size, table
@@ -54,7 +54,7 @@ def host_users(value: HostStatus, style: TextStyle) -> str:
                 plain(one.user),
                 Cell(str(one.state), colour) if colour else str(one.state),
                 # What a daemon of their own has since is not known.
-                *(figures if one.state not in NOT_KEPT else "????"),
+                *(figures if one.state not in UNTENDED else "????"),
                 age(one.seen, style.now) if one.seen else "never",
             ]
         )

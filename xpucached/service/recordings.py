@@ -67,13 +67,13 @@ def trace(stores: Sequence[FoundStore]) -> Trace:
             used.update(EntryId(store, key) for key in told_here.used)
         return frozenset(created), frozenset(used)
 
-    def past(lines: Iterable[str]) -> str:
+    def unkept(lines: Iterable[str]) -> str:
         every = tuple(lines)
         of_kinds = {store.kind: recorder for store, recorder in told}
-        said = (one.past([store for store, _ in told if store.kind == kind], every) for kind, one in of_kinds.items())
+        said = (one.unkept([store for store, _ in told if store.kind == kind], every) for kind, one in of_kinds.items())
         return next(filter(None, said), "")
 
-    return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read, past)
+    return Trace(tuple(mark for _, recorder in told for mark in recorder.MARKS), read, unkept)
 
 
 async def answering(context: Context, model: Model, stands: Model | Deferred | None) -> Run | None:
@@ -299,8 +299,8 @@ def _left_out(kind: KindName, model: Model, done: RunResult) -> str:
     Who tells in files says in no line what it left out: such a line is another kind's, which had nothing.
     """
     recorder = KINDS[kind].recorder
-    if done.past and recorder is not None and recorder.MARKS:
-        return done.past
+    if done.unkept and recorder is not None and recorder.MARKS:
+        return done.unkept
     why = next(filter(None, map(KINDS[kind].discovery.bounds, programs_of(kind, model.workload, done))), "")
     return why and f"{why} keeps programs out of the cache: which of them are compiled at each start is not known"
 

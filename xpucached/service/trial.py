@@ -141,7 +141,7 @@ class TrialRunner:
             executions.append(done)
             # Nothing compiled is proof already; and what failed need not be tried twice.
             if done.outcome is not None or not (
-                done.created or done.past or added[-1] or await asyncio.to_thread(self._proofs.unsettled, model.name)
+                done.created or done.unkept or added[-1] or await asyncio.to_thread(self._proofs.unsettled, model.name)
             ):
                 break
         # What was warm had no cold pass, though there were two to tell who writes what is unsettled.

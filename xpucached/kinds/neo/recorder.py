@@ -147,7 +147,7 @@ def predict(entry: EntryId, told: RecordedRecipe, target: Target) -> EntryKey | 
     return _NAMES.key(told, given, target)
 
 
-derive, COMMON, past = deriving.derive, deriving.COMMON, trace.past
+derive, COMMON, unkept = deriving.derive, deriving.COMMON, trace.unkept
 
 
 def is_of_other_compiler(store: Store, host: Host) -> bool:

@@ -203,6 +203,6 @@ def _number_of(table: bytes) -> bytes:
     return str(lookup_key.value(lookup_key.update(lookup_key.begun(), table))).encode()
 
 
-def past(stores: Sequence[Store], lines: Iterable[str]) -> str:  # noqa: ARG001
-    """Return nothing: the driver tells in files, and nothing in lines; see `Recorder.past`."""
+def unkept(stores: Sequence[Store], lines: Iterable[str]) -> str:  # noqa: ARG001
+    """Return nothing: the driver tells in files, and nothing in lines; see `Recorder.unkept`."""
     return ""

@@ -125,8 +125,8 @@ def read(store: Store, lines: Iterable[str], *, not_kept: bool = True) -> Record
     return Recording(frozenset(created), frozenset(used - created))
 
 
-def past(stores: Sequence[Store], lines: Iterable[str]) -> str:
-    """Say what is compiled with the cache off, or kept elsewhere; see `Recorder.past`."""
+def unkept(stores: Sequence[Store], lines: Iterable[str]) -> str:
+    """Say what is compiled with the cache off, or kept elsewhere; see `Recorder.unkept`."""
     ours = tuple(f"{os.fspath(store.root)}/" for store in stores)
     for line in lines:
         mark = _MARK.search(line)
