@@ -260,6 +260,7 @@ def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> N
         assert machine.show("xpucached.service", "ActiveState") == "inactive"
         machine.run("systemctl", "enable", "--now", "xpucached.service")
         answers(machine)
+        asks_whether_an_account_has_expired(machine)
         explains_its_journal(machine)
         # What docs/containers.md tells who has his home elsewhere.
         assert machine.out("unshare", "--mount", "sh", "-c", TIDIED) == "/var/tmp/xpucached-1234/catalog.sqlite"
@@ -273,6 +274,24 @@ def test_from_installation_to_purge(debs: Path, suite: str, tmp_path: Path) -> N
         if suite == "bookworm":
             waits_for_no_worker_for_ever(machine, f"/srv/{deb(debs, SECOND).name}")
         goes_again(machine, before)
+
+
+def asks_whether_an_account_has_expired(machine: hosts.Machine) -> None:
+    """See that PAM is asked by what the package brings; systemd takes no for no, and no answer for a failure."""
+    unit, policy = f"xpucached-worker@{uid(machine)}.service", "/etc/pam.d/xpucached-worker"
+    machine.run("systemctl", "stop", unit)
+    machine.run("chage", "--expiredate", "2020-01-01", "alice")
+    assert "lets nothing be run" in machine.run("xpucachectl", "--of", "alice", "status", check=65).stderr
+    assert "denied" in machine.out("xpucachectl", "--system", "status")
+    assert machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*") == ""
+    machine.run("chage", "--expiredate", "-1", "alice")
+    machine.write(policy, "account required pam_that_is_not_here.so\n")
+    machine.run("systemctl", "start", unit, check=1)
+    assert "PAM cannot say" in machine.journal("--unit", unit)
+    machine.run("systemctl", "stop", unit)
+    machine.run("rm", policy)
+    machine.run("systemctl", "start", unit)
+    assert machine.out("xpucachectl", "--of", "alice", "-q", "status")
 
 
 def answers(machine: hosts.Machine) -> None:
