@@ -16,7 +16,7 @@ from typing import Final
 from xpucached import __version__, guarded, logs, settings, sockets
 from xpucached.daemon import configuration, memory, worker
 from xpucached.daemon.lock import alone
-from xpucached.errors import SettingsError, XpucachedError
+from xpucached.errors import Denied, DiskError, SettingsError, XpucachedError
 from xpucached.options import OptionParser
 from xpucached.printing import lines, safe
 from xpucached.settings import model_files
@@ -96,10 +96,12 @@ def _admit(uid: int) -> int:
     """Say whether a user may have a worker, as far as PAM is concerned; return the exit status."""
     from xpucached.daemon import account  # noqa: PLC0415 - nothing else needs it
 
+    if os.geteuid() != 0:
+        return _tell(Denied("PAM tells root alone whether an account has expired", hint="run it as root"))
     try:
         why = account.admit(uid, Path(sockets.denial_path(uid)))
-    except XpucachedError as error:
-        _tell(error)
+    except (XpucachedError, OSError) as error:
+        _tell(error if isinstance(error, XpucachedError) else DiskError(f"what PAM says cannot be noted: {error}"))
         return _NO_ANSWER
     if why is not None:
         print(f"xpucached: nothing may be run for user {uid}: {safe(why)}", file=sys.stderr)  # noqa: T201 - the unit asks

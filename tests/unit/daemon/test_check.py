@@ -7,6 +7,7 @@ import pwd
 from typing import TYPE_CHECKING
 
 from xpucached import sockets
+from xpucached.daemon import account
 from xpucached.daemon.main import main
 
 if TYPE_CHECKING:
@@ -74,3 +75,19 @@ def test_what_its_unit_says_for_root_no_worker_hands_on(monkeypatch: pytest.Monk
     main(["--worker", "--check"])
     # A user's own packages count for what the models of this user are made of.
     assert "PYTHONNOUSERSITE" not in os.environ
+
+
+def test_what_pam_says_is_asked_by_root_and_noted_or_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(account, "refusal", lambda _uid: "it has expired")
+    monkeypatch.setattr(sockets, "denial_path", lambda _uid: str(tmp_path / "file/denied"))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert main(["--account", "1"]) == 77
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    (tmp_path / "file").touch()
+    assert main(["--account", "1"]) == 255
+    assert "cannot be noted" in capsys.readouterr().err
+    (tmp_path / "file").unlink()
+    assert main(["--account", "1"]) == 1
+    assert (tmp_path / "file/denied").read_text() == "it has expired\n"
