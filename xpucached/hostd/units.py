@@ -43,11 +43,17 @@ class UnitState:
     active: bool
     failed: bool
     running: bool = False  #: it is neither starting nor ending
+    asked: bool = False  #: its account is asked about: nobody is there yet who would answer
     starting: bool = False  #: also: it ended, and is started again
     coming: bool = False  #: it is starting, and its process is there: systemd ends a start that takes too long
     ending: bool = False
     refused: bool = False  #: it ended because its user's configuration is refused
     denied: bool = False  #: it was not started, for PAM lets nothing be run for its account
+
+    @property
+    def came(self) -> bool:
+        """Whether systemd has begun to start it: no condition of its unit, and no mask, keeps it from that."""
+        return self.asked or self.coming or self.ending
 
 
 def unit(uid: int) -> str:
@@ -93,13 +99,14 @@ async def unit_state(uid: int) -> UnitState:
     text = await _systemctl("show", *wanted, unit(uid))
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     state = said.get("ActiveState", "")
+    asked = state == "activating" and said.get("SubState") == "condition"
     return UnitState(
         # One that was asked for may not have begun yet: then there is a job, and nothing else.
         active=state in {"active", "activating", "reloading", "deactivating"} or said.get("Job", "0") not in {"", "0"},
         failed=state == "failed",
         running=state == "active",
-        # While it is asked whether it may start, there is nobody yet who would answer.
-        starting=state == "activating" and said.get("SubState") != "condition",
+        asked=asked,
+        starting=state == "activating" and not asked,
         coming=state == "activating" and said.get("SubState", "").startswith("start"),
         ending=state == "deactivating",
         refused=state == "failed" and said.get("ExecMainStatus") == str(SettingsError.exit),

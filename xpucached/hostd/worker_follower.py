@@ -204,19 +204,19 @@ class WorkerFollower:
             pause = min(pause * 2, _LATER)
             state = await self._unit_state(uid)
         end = asyncio.get_running_loop().time() + _ANSWER
+        came = state.came
         # One that systemd starts again by itself has a pause to keep, which a start would end.
         if not state.starting:
             self._starts[uid] = asyncio.get_running_loop().time()
             await self._start(uid)
-            state = await self._come(uid, end)
-        came = state.coming or state.ending
+            came, state = await self._come(uid, end)
         pause = _SOON
         while True:
             try:
                 await self._clients.ask(uid, requests.GetSummary(), own=True)
             except Unavailable as error:
                 state, now = await self._units.unit_state(uid), asyncio.get_running_loop().time()
-                came = came or state.coming or state.ending
+                came = came or state.came
                 if state.coming:
                     # On a busy host a start takes its time: as long as its unit says (TimeoutStartSec=).
                     end = now + _ANSWER
@@ -230,17 +230,18 @@ class WorkerFollower:
             else:
                 return
 
-    async def _come(self, uid: int, end: float) -> units.UnitState:
+    async def _come(self, uid: int, end: float) -> tuple[bool, units.UnitState]:
         """Wait until one that was asked for has a process, or shall have none; give what systemd says then.
 
-        Who asks at its socket before may hear nothing until all is over.
+        Also, whether it has begun to start it.  Who asks at its socket before may hear nothing until all is over.
         """
-        pause = _SOON
+        came, pause = False, _SOON
         while True:
             state = await self._units.unit_state(uid)
+            came = came or state.came
             waits = state.active and not (state.starting or state.running or state.ending)
             if not waits or asyncio.get_running_loop().time() > end:
-                return state
+                return came, state
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LATER)
 
@@ -281,7 +282,7 @@ class WorkerFollower:
         elif state.failed or not (began or isinstance(error, _Stopped)):
             log.warning("a worker does not answer: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, user_client.brief(error.message))
-        elif state.starting:
+        elif state.starting or state.asked:
             log.warning("a worker ended, and is started again: uid %d", uid)
             return True
         else:

@@ -452,8 +452,18 @@ def test_a_worker_that_never_leaves_is_given_up_and_seldom_asked_for(
     assert len(asked) <= 11
 
 
-@pytest.mark.parametrize("came", [True, False])
-def test_a_worker_that_was_stopped_while_it_started_has_not_failed(tmp_path: Path, *, came: bool) -> None:
+@pytest.mark.parametrize(
+    "came",
+    [
+        units.UnitState(active=True, failed=False, asked=True),
+        units.UnitState(active=True, failed=False, starting=True, coming=True),
+        None,
+    ],
+    ids=["its account is asked about", "it starts", "nobody came"],
+)
+def test_a_worker_that_was_stopped_while_it_started_has_not_failed(
+    tmp_path: Path, came: units.UnitState | None
+) -> None:
     """One whose process never came has: systemd may refuse it, as one that is masked."""
     states: list[units.UnitState] = []
 
@@ -461,8 +471,7 @@ def test_a_worker_that_was_stopped_while_it_started_has_not_failed(tmp_path: Pat
         async def unit_state(self, _uid: int, /) -> units.UnitState:
             return states.pop() if states else units.UnitState(active=False, failed=False)
 
-    coming = units.UnitState(active=True, failed=False, starting=True, coming=True)
-    worker_units = Stopped(on_start=lambda _uid: states.extend([coming] * came))
+    worker_units = Stopped(on_start=lambda _uid: states.extend([came] if came else []))
     one = make(tmp_path, worker_units, tmp_path / "nobody")
 
     async def work() -> None:
@@ -1005,14 +1014,17 @@ def test_one_that_died_a_moment_ago_is_waited_for_by_all_who_ask(
 
 
 @pytest.mark.flow
+@pytest.mark.parametrize("asked", [False, True])
 def test_one_that_died_and_is_started_again_by_systemd_is_heard_again(
-    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch, *, asked: bool
 ) -> None:
     """Nobody asks for it, and what it said in its first life is not all that is known of it for ever."""
+    asks = [asked]
 
     class Restarting(WorkerUnitsStub):
         async def unit_state(self, _uid: int, /) -> units.UnitState:
-            return units.UnitState(active=True, failed=False, starting=True)
+            first = bool(asks and asks.pop())
+            return units.UnitState(active=True, failed=False, asked=first, starting=not first)
 
     monkeypatch.setattr(f"{worker_follower}._SLOW_BEAT", 0.05)
     worker_units = Restarting()
