@@ -115,7 +115,9 @@ def test_what_its_file_does_not_take_is_told_all_the_same() -> None:
 
 
 def test_signals_reach_the_program_and_what_it_leaves_is_not_cut_off(tmp_path: Path) -> None:
-    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print('ready', flush=True); signal.pause()"
+    # Not pause(): a signal that comes just before it is waited for in vain.
+    wait = "signal.pthread_sigmask(signal.SIG_BLOCK, [15]); print('ready', flush=True); signal.sigwait([15])"
+    code = f"import signal, sys; {wait}; sys.exit(5)"
     child = subprocess.Popen(
         [*TRACE, "--", sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
