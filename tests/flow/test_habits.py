@@ -226,6 +226,14 @@ def test_wrong_input_is_refused_with_what_to_do(
     assert (got, said in err) == (status, True), err
 
 
+def test_what_steers_the_compilers_is_taken_from_the_shell(tmp_path: Path) -> None:
+    steering = {"SYCL_PROGRAM_COMPILE_OPTIONS", "IGC_X", "TORCHINDUCTOR_FREEZING", "TORCHDYNAMO_X", "TRITON_DEBUG"}
+    steering |= {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY", "CC", "CXX"}
+    shell = dict.fromkeys(("OMPI_X", "CXXFLAGS", "AWS_X", "NEO_CACHE_DIR", *steering), "1")
+    taken = capture_env.capture(["true"], tmp_path, [], None, {"PATH": "/bin:/usr/bin", **shell}).variables
+    assert taken.keys() == {"PATH", *steering}
+
+
 def test_a_variable_needs_a_name(tmp_path: Path) -> None:
     for wrong in ("=1", "=", "", "a\0b=1"):
         with pytest.raises(RequestError, match="no name of a variable"):

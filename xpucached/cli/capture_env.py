@@ -15,7 +15,13 @@ from xpucached.kinds.variables import KNOWN, OURS, STEERING, STORE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_NAMES: Final = frozenset({"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"})
+_NAMES: Final = frozenset(
+    {
+        *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"),
+        # By these Inductor and Triton find what they compiled: which compiler, for how many threads and what processor.
+        *("CC", "CXX", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY"),
+    }
+)
 # Whatever steers the runtime, the driver, its compiler, or a framework on top: another value, another kernel.
 _PREFIXES: Final = (
     *STEERING,
@@ -30,6 +36,9 @@ _PREFIXES: Final = (
     "IPEX_",
     "XPU_",
     "BIGDL_",
+    "TORCHINDUCTOR_",
+    "TORCHDYNAMO_",
+    "TRITON_",
 )
 
 
