@@ -523,6 +523,8 @@ def test_who_answers_nothing_about_an_account_is_no_reason_to_say_that_it_is_den
 ) -> None:
     machine = house.machine
     machine.run("useradd", "--create-home", "gus")
+    # Whoever had the number before has no worker any more by then.
+    house.until("gus", state="asleep")
     uid = machine.out("id", "-u", "gus")
     unit = f"xpucached-worker@{uid}.service"
     # That is a failure, and told.

@@ -64,7 +64,7 @@ def refusal(uid: int) -> str | None:
     except (OSError, AttributeError):
         return None
     handle, conversation = ctypes.c_void_p(), _Conversation.with_nobody()
-    status = begin(_POLICY.encode(), name.encode(), ctypes.byref(conversation), *where, ctypes.byref(handle))
+    status = begin(_POLICY.encode(), os.fsencode(name), ctypes.byref(conversation), *where, ctypes.byref(handle))
     if status:
         raise Unavailable(f"PAM cannot be asked of user {uid} (error {status})", hint=_HINT)
     try:

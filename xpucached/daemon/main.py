@@ -100,7 +100,7 @@ def _admit(uid: int) -> int:
         return _tell(Denied("PAM tells root alone whether an account has expired", hint="run it as root"))
     try:
         why = account.admit(uid, Path(sockets.denial_path(uid)))
-    except (XpucachedError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, systemd would take another status for a no
         _tell(error if isinstance(error, XpucachedError) else DiskError(f"what PAM says cannot be noted: {error}"))
         return _NO_ANSWER
     if why is not None:

@@ -206,7 +206,8 @@ def check_host(value: HostStatus, now: datetime) -> Check:
     """Judge what the host's daemon knows; of who has no worker by right it knows nothing."""
     known = value.known
     found = _worst_first([*_of_host(value, now), *_of_users(value, known, now)])
-    warm, cold, failed = sum(one.warm for one in known), sum(one.cold for one in known), sum(map(_failed, known))
+    warm, failed = sum(one.warm for one in known), sum(map(_failed, known))
+    cold = sum(one.cold for one in known) + len(value.in_vain)
     figures = _figures(
         warm=warm,
         cold=cold,
@@ -233,6 +234,9 @@ def _of_host(value: HostStatus, now: datetime) -> Iterable[_Found]:
     for one in value.problems:
         if one.code in PROBLEMS:
             yield PROBLEMS[one.code], one.message
+    if value.in_vain:
+        models, named = _count(len(value.in_vain), "model"), _names([*value.in_vain])
+        yield CheckState.COLD, f"{models} cannot be warmed, for PAM lets nothing be run for the user: {named}"
 
 
 def _of_users(value: HostStatus, known: Sequence[UserStatus], now: datetime) -> Iterable[_Found]:
@@ -267,7 +271,8 @@ def _of_users(value: HostStatus, known: Sequence[UserStatus], now: datetime) -> 
         named = _names([one.user for one in refused])
         yield CheckState.USER_REFUSED, f"a configuration or model file of their own is refused: {named}"
     nobody = not value.users and value.looked is not None
-    if nobody or (known and not any(one.models or one.declared for one in known) and not unheard):
+    none = known and not (value.in_vain or any(one.models or one.declared for one in known))
+    if nobody or (none and not unheard):
         yield CheckState.NO_MODELS, "no models: nothing is kept warm"
     unwell = {one.user: sorted(PROBLEMS.keys() & set(one.problems)) for one in known if one not in refused}
     if told := [f"{user} ({', '.join(codes)})" for user, codes in unwell.items() if codes]:

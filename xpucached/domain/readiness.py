@@ -83,12 +83,17 @@ def _of_user(one: UserStatus, changed: AwareDatetime | None, asked: AwareDatetim
     if one.state is WorkerState.AWAKE and (one.seen is None or one.seen < asked):
         # A model may have been added, or failed, since it last said how it stands.
         state, why = Readiness.WAITING, "has yet to answer"
-    return UserReadiness(one.user, one.uid, state, one.warm, one.cold, one.entries, why)
+    # Of who is denied what held before tells nothing.
+    warm, cold = (0, len(one.declared)) if one.state is WorkerState.DENIED else (one.warm, one.cold)
+    return UserReadiness(one.user, one.uid, state, warm, cold, one.entries, why)
 
 
 def _judged(one: UserStatus, changed: AwareDatetime | None) -> tuple[Readiness, str]:
     if one.state in _ABSENT:
-        return _ABSENT[one.state]
+        state, why = _ABSENT[one.state]
+        # Whoever declares models for somebody on this host does not want them cold.
+        in_vain = one.state is WorkerState.DENIED and one.declared
+        return (Readiness.COLD, f"{why}: {_named(one.declared)}") if in_vain else (state, why)
     if one.due or one.state is WorkerState.STARTING:
         return Readiness.WAITING, "has yet to look"
     if one.state is WorkerState.FAILED:

@@ -97,6 +97,12 @@ class HostStatus(Struct, frozen=True):
         """Users of whom it is known how they stand: of who has no worker by right only what held before."""
         return tuple(one for one in self.users if one.state not in UNTENDED)
 
+    @property
+    def in_vain(self) -> tuple[str, ...]:
+        """Models that the host's directory declares for who is denied a worker: nobody warms them."""
+        denied = [one for one in self.users if one.state is WorkerState.DENIED]
+        return tuple(f"{one.user}:{name}" for one in denied for name in one.declared)
+
 
 class SavedState(Struct, frozen=True):
     """What the host's daemon keeps from one life to the next."""

@@ -80,6 +80,8 @@ class WorkerFollower:
         self._units = worker_units
         self._starts: dict[int, float] = {}
         """When a user's worker was last started, on the loop's clock."""
+        self._unasked: set[int] = set()
+        """Whose worker ended the last time while its account was asked about, and nobody said no."""
         self._following: dict[int, asyncio.Task[None]] = {}
         self._answering: dict[int, asyncio.Event] = {}
         self._urgent: set[int] = set()
@@ -210,25 +212,36 @@ class WorkerFollower:
             self._starts[uid] = asyncio.get_running_loop().time()
             await self._start(uid)
             came, state = await self._come(uid, end)
-        pause = _SOON
+        pause, begins = _SOON, state.coming
         while True:
             try:
                 await self._clients.ask(uid, requests.GetSummary(), own=True)
             except Unavailable as error:
                 state, now = await self._units.unit_state(uid), asyncio.get_running_loop().time()
-                came = came or state.came
-                if state.coming:
+                came, begins = came or state.came, begins or state.coming
+                if state.coming or state.asked:
                     # On a busy host a start takes its time: as long as its unit says (TimeoutStartSec=).
                     end = now + _ANSWER
                 elif came and not (state.active or state.failed):
                     # One that ends by itself before it is ready has failed, and one that may not start never comes.
-                    raise _Stopped("it was stopped while it started") from error
+                    raise self._stopped(uid, unasked=not (begins or state.denied)) from error
                 elif now > end or not state.active:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LATER)
             else:
+                self._unasked.discard(uid)
                 return
+
+    def _stopped(self, uid: int, *, unasked: bool) -> Unavailable:
+        """Say that one ended while it started; ``unasked``: before anything of it ran, and nobody said no.
+
+        Somebody stopped it then, or what asks about its account cannot be run, which comes again.
+        """
+        if unasked and uid in self._unasked:
+            return Unavailable("its account could not be asked about")
+        (self._unasked.add if unasked else self._unasked.discard)(uid)
+        return _Stopped("it was stopped while it started")
 
     async def _come(self, uid: int, end: float) -> tuple[bool, units.UnitState]:
         """Wait until one that was asked for has a process, or shall have none; give what systemd says then.

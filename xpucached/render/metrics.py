@@ -240,7 +240,7 @@ def host_metrics(status: HostStatus, now: datetime, *, openmetrics: bool = False
     models = {
         "warm": sum(one.warm for one in status.known),
         # Of each alone: what one's worker says of itself costs nobody else's.
-        "cold": sum(max(0, one.cold - len(one.failed)) for one in status.known),
+        "cold": sum(max(0, one.cold - len(one.failed)) for one in status.known) + len(status.in_vain),
         "failed": failed,
     }
     page.add(

@@ -91,3 +91,27 @@ def test_what_pam_says_is_asked_by_root_and_noted_or_no_answer(
     (tmp_path / "file").unlink()
     assert main(["--account", "1"]) == 1
     assert (tmp_path / "file/denied").read_text() == "it has expired\n"
+
+
+def test_who_stumbles_over_what_pam_is_asked_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another status systemd would pass over the worker, as over one that is denied."""
+    asked: list[bytes] = []
+
+    class Pam:
+        """A library that is asked, and has no more functions than this."""
+
+        def pam_start_confdir(self, _policy: bytes, name: bytes, *_: object) -> int:
+            asked.append(name)
+            return 4
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(sockets, "denial_path", lambda _uid: str(tmp_path / "denied"))
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: Pam())
+    monkeypatch.setattr(account, "_THEIRS", tmp_path / "theirs")
+    monkeypatch.setattr(
+        "pwd.getpwuid", lambda _uid: pwd.getpwall()[0].__class__(("m\udcfcller", "x", 1, 1, "", "", ""))
+    )
+    assert main(["--account", "1"]) == 255
+    assert asked == [b"m\xfcller"]
+    monkeypatch.setattr(account, "refusal", lambda _uid: {}[_uid])
+    assert main(["--account", "1"]) == 255

@@ -92,11 +92,15 @@ OF_THE_HOST: Final[Mapping[CheckState, Sequence[HostStatus]]] = {
         # Whom it does not concern nobody wakes, and of who runs a daemon of their own nothing is known here.
         host(ANN, replace(BOB, entries=0, warm=0, models=(), looked=NOW - 9 * HOUR)),
         host(ANN, replace(BOB, state=WorkerState.ASIDE, looked=None, cold=1, problems=("store-fault",))),
+        host(ANN, replace(BOB, state=WorkerState.DENIED, looked=None, cold=1, problems=("store-fault",))),
         replace(host(), problems=(Problem("worker-failing", "another"),)),
     ),
     CheckState.COLD: (
         host(ANN, replace(BOB, warm=0, cold=1)),
         host(replace(BOB, entries=0, models=(), warm=0).with_declared((NET,))),
+        # Of who is denied, whatever held before.
+        host(ANN, replace(BOB, state=WorkerState.DENIED).with_declared((NET,))),
+        host(replace(BOB, state=WorkerState.DENIED).with_declared((NET,))),
     ),
     CheckState.NO_MODELS: (host(replace(ANN, models=(), warm=0)), replace(host(), users=())),
     CheckState.AT_WORK: (host(ANN, replace(BOB, working=True)),),
@@ -182,6 +186,15 @@ def test_a_host_that_is_well_says_whom_it_does_not_know() -> None:
     assert check_host(host(), NOW).sentence == "2 models of 2 users, all warm"
     aside = check_host(host(ANN, replace(BOB, state=WorkerState.ASIDE)), NOW)
     assert aside.sentence == "1 model of 1 user, all warm; of 1 user, aside or denied, nothing is known here"
+
+
+def test_a_model_that_the_host_declares_for_who_is_denied_is_named() -> None:
+    judged = check_host(
+        host(replace(ANN, models=(), warm=0), replace(BOB, state=WorkerState.DENIED, declared=(NET,))), NOW
+    )
+    assert judged.states == (CheckState.COLD,)
+    assert judged.sentence == "1 model cannot be warmed, for PAM lets nothing be run for the user: bob:net"
+    assert judged.figures["cold"].startswith("1;")
 
 
 def test_problems_of_a_user_are_named() -> None:

@@ -54,6 +54,12 @@ def host(*users: UserStatus, problems: tuple[Problem, ...] = ()) -> HostStatus:
         (replace(WARM, state=WorkerState.FAILED, sentence="It died."), Readiness.FAILED, "It died."),
         (replace(WARM, state=WorkerState.FAILED, due=True), Readiness.WAITING, "has yet to look"),
         (replace(WARM, state=WorkerState.ASIDE, cold=1), Readiness.ASIDE, "runs a daemon of their own"),
+        (replace(WARM, state=WorkerState.DENIED, cold=1), Readiness.DENIED, "PAM lets nothing be run for this account"),
+        (
+            replace(WARM, state=WorkerState.DENIED).with_declared(NET),
+            Readiness.COLD,
+            "PAM lets nothing be run for this account: net",
+        ),
         (replace(WARM, entries=0, models=(), looked=None), Readiness.NOTHING, ""),
         (replace(WARM, entries=0, models=(), warm=0).with_declared(NET), Readiness.COLD, "has not told of: net"),
     ],

@@ -380,9 +380,11 @@ def test_a_worker_that_is_starting_is_asked_less_and_less_often(
     assert asked <= 6
 
 
+@pytest.mark.parametrize("by", ["condition", "start"])
 def test_a_worker_is_waited_for_as_long_as_systemd_lets_it_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
+    """Also as long as its account is asked about: a directory, or a busy host, may take its time."""
     asked = 0
 
     class Starting(WorkerUnitsStub):
@@ -390,6 +392,8 @@ def test_a_worker_is_waited_for_as_long_as_systemd_lets_it_start(
             nonlocal asked
             asked += 1
             coming = asked != 5
+            if by == "condition":
+                return units.UnitState(active=True, failed=False, asked=coming)
             return units.UnitState(active=True, failed=False, starting=coming, coming=coming)
 
     for name, seconds in (("_ANSWER", 0.0), ("_WAITING", 0.0), ("_SOON", 0.001), ("_ENDING", 0.0)):
@@ -478,11 +482,32 @@ def test_a_worker_that_was_stopped_while_it_started_has_not_failed(
         for _ in range(2):
             with pytest.raises(Unavailable, match="was stopped while it started" if came else "does not answer"):
                 await one.wake(OURS)
+            one._workers._unasked.clear()
 
     go(one, work)
     assert one._known.said[OURS].state is (WorkerState.ASLEEP if came else WorkerState.FAILED)
     # It is started for whoever asks next; one that fails rests.
     assert len(worker_units.started) == (2 if came else 1)
+
+
+def test_a_worker_whose_account_cannot_be_asked_about_again_and_again_has_failed(tmp_path: Path) -> None:
+    """What asks may not be there any more, as after an upgrade of Python: systemd takes that for a no."""
+    states: list[units.UnitState] = []
+
+    class Skipped(WorkerUnitsStub):
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
+            return states.pop() if states else units.UnitState(active=False, failed=False)
+
+    asked = units.UnitState(active=True, failed=False, asked=True)
+    one = make(tmp_path, Skipped(on_start=lambda _uid: states.append(asked)), tmp_path / "nobody")
+
+    async def work() -> None:
+        for why in ("was stopped while it started", "could not be asked about"):
+            with pytest.raises(Unavailable, match=why):
+                await one.wake(OURS)
+
+    go(one, work)
+    assert one._known.said[OURS].state is WorkerState.FAILED
 
 
 def test_a_worker_that_is_stopped_while_it_starts_and_is_owed_news_is_waited_for(
