@@ -15,10 +15,9 @@ from typing import Final
 from xpucached.errors import Unavailable
 
 _LIBRARY: Final = "libpam.so.0"
-_POLICY: Final = "xpucached-worker"
-_THEIRS: Final = Path("/etc/pam.d", _POLICY)
+_THEIRS: Final = Path("/etc/pam.d/xpucached-worker")
 """What an administrator has written in the place of ours."""
-_OURS: Final = Path(__file__).resolve().parent.parent / "data/pam.d"
+_OURS: Final = Path(__file__).resolve().parent.parent / "data/pam.d/systemd-user"
 _HINT: Final = "see: journalctl -t xpucached; systemctl status sssd; /etc/pam.d/xpucached-worker, if you wrote that"
 _SILENT: Final = 0x8000  # PAM_SILENT
 _CONVERSATION_FAILED: Final = 19  # PAM_CONV_ERR
@@ -60,11 +59,15 @@ def refusal(uid: int) -> str | None:
         raise Unavailable(f"nobody knows user {uid} now", hint="see: getent passwd; systemctl status sssd") from None
     try:
         pam = ctypes.CDLL(_LIBRARY)
-        begin, where = (pam.pam_start, ()) if _THEIRS.exists() else (pam.pam_start_confdir, (os.fsencode(_OURS),))
+        policy = _THEIRS if _THEIRS.exists() else _OURS
+        begin, where = (
+            (pam.pam_start, ()) if policy is _THEIRS else (pam.pam_start_confdir, (os.fsencode(_OURS.parent),))
+        )
     except (OSError, AttributeError):
         return None
     handle, conversation = ctypes.c_void_p(), _Conversation.with_nobody()
-    status = begin(_POLICY.encode(), os.fsencode(name), ctypes.byref(conversation), *where, ctypes.byref(handle))
+    names = os.fsencode(policy.name), os.fsencode(name)
+    status = begin(*names, ctypes.byref(conversation), *where, ctypes.byref(handle))
     if status:
         raise Unavailable(f"PAM cannot be asked of user {uid} (error {status})", hint=_HINT)
     try:

@@ -95,23 +95,31 @@ def test_what_pam_says_is_asked_by_root_and_noted_or_no_answer(
 
 def test_who_stumbles_over_what_pam_is_asked_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By another status systemd would pass over the worker, as over one that is denied."""
-    asked: list[bytes] = []
+    asked: list[tuple[object, ...]] = []
 
     class Pam:
-        """A library that is asked, and has no more functions than this."""
+        """A library that is asked, and does not answer."""
 
-        def pam_start_confdir(self, _policy: bytes, name: bytes, *_: object) -> int:
-            asked.append(name)
+        def pam_start(self, *words: object) -> int:
+            asked.append((words[0], words[1], *words[3:-1]))
             return 4
+
+        pam_start_confdir = pam_start
 
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(sockets, "denial_path", lambda _uid: str(tmp_path / "denied"))
     monkeypatch.setattr("ctypes.CDLL", lambda _name: Pam())
-    monkeypatch.setattr(account, "_THEIRS", tmp_path / "theirs")
+    theirs = tmp_path / "xpucached-worker"
+    monkeypatch.setattr(account, "_THEIRS", theirs)
     monkeypatch.setattr(
         "pwd.getpwuid", lambda _uid: pwd.getpwall()[0].__class__(("m\udcfcller", "x", 1, 1, "", "", ""))
     )
     assert main(["--account", "1"]) == 255
-    assert asked == [b"m\xfcller"]
+    theirs.touch()
+    assert main(["--account", "1"]) == 255
+    # Directories (AD, FreeIPA) deny a service that they have never heard of, and let systemd's for each user run.
+    ours = account._OURS.parent
+    assert asked == [(b"systemd-user", b"m\xfcller", os.fsencode(ours)), (b"xpucached-worker", b"m\xfcller")]
+    assert {file.name for file in ours.iterdir()} == {"systemd-user", "other"}
     monkeypatch.setattr(account, "refusal", lambda _uid: {}[_uid])
     assert main(["--account", "1"]) == 255
