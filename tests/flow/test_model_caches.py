@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+LINKS = """
+cd "$TRITON_CACHE_DIR" || exit; test -e done.so && { test -s done.so; exit; }
+echo whole >whole; : >done.so; exec sleep 300
+"""
+"""A linker makes a file empty and fills it at its end; what is there is taken for done, and fails if it is empty."""
 COMPILES = 'mkdir -p "$TRITON_CACHE_DIR"; cd "$TRITON_CACHE_DIR"; test -e kernel || echo compiled >kernel'
 
 
@@ -43,3 +49,29 @@ def test_a_model_whose_cache_was_evicted_is_not_warm_until_it_is_proven_again(ho
     assert host.ask("model", "show", "net")["warmth"] == "warm"
     assert "in the trash: " in host.ctl("model", "remove", "net").stdout
     assert not kernel.exists()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "killed"])
+@pytest.mark.parametrize("place", ["own", "named"])
+def test_what_was_being_linked_when_a_run_was_ended_fails_no_program(
+    host: Daemon, tmp_path: Path, end: str, place: str
+) -> None:
+    host.configure("[schedule]\nprewarm = false\nsettle = '0.2s'\n")
+    host.start()
+    cache = tmp_path / "named" if place == "named" else host.home / ".cache/xpucached/models/net/triton"
+    cache.mkdir(parents=True)
+    (cache / "before").touch()
+    os.utime(cache / "before", (0, 0))
+    options = ("--device", "cpu", *(("--env", f"TRITON_CACHE_DIR={cache}") if place == "named" else ()))
+    host.ctl("model", "add", "net", *options, "--", "/bin/sh", "-c", LINKS)
+    host.ctl("prewarm", "net", "--no-wait")
+    host.until((cache / "done.so").exists)
+    with (cache / "open").open("w"):
+        if end == "killed":
+            host.end(signal.SIGKILL)
+            host.start()
+        else:
+            host.ctl("jobs", "--cancel", str(host.rows("jobs")[0]["id"]))
+            host.until(host.idle)
+        # In a directory that somebody names only what came in the run goes.
+        assert {one.name for one in cache.iterdir()} == {"whole", "open", *(("before",) if place == "named" else ())}

@@ -213,6 +213,12 @@ def note_ending(connection: sa.Connection) -> None:
     connection.execute(sa.update(RUNS).where(RUNS.c.finished.is_(None)).values(detail=_ENDING_DETAIL))
 
 
+def open_runs(connection: sa.Connection) -> dict[ModelName, datetime]:
+    """Return the models of the unfinished runs, and when these began."""
+    rows = connection.execute(sa.select(RUNS.c.model, RUNS.c.started).where(RUNS.c.finished.is_(None)))
+    return {row.model: row.started for row in rows}
+
+
 def close_lost_runs(connection: sa.Connection, now: datetime) -> int:
     """Note of every unfinished run that its end was not seen; give their number."""
     ending = RUNS.c.detail == _ENDING_DETAIL

@@ -172,6 +172,24 @@ def take(root: Path, path: Path, note: TrashLabel | None, used: datetime | None 
                 raise OSError(errno.ENOSPC, "there is no room for it in the trash")
 
 
+def is_empty(path: Path) -> bool:
+    """Return whether this is a file of ours that holds nothing."""
+    with contextlib.suppress(OSError):
+        return _holds_nothing(path.lstat())
+    return False
+
+
+def remove_empty(path: Path) -> None:
+    """Remove such a file, if it still is one; ``path`` is absolute, with all links resolved.  Raises OSError."""
+    with fs.root_to_change(os.fspath(path.parent)) as (directory, _):
+        if _holds_nothing(os.stat(path.name, dir_fd=directory, follow_symlinks=False)):
+            os.unlink(path.name, dir_fd=directory)
+
+
+def _holds_nothing(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_size == 0 and status.st_uid == os.geteuid()
+
+
 def _is_text(path: Path) -> bool:
     try:
         os.fspath(path).encode("utf-8")

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from xpucached import systemd
 from xpucached.catalog.defects import note_defects
 from xpucached.catalog.intents import open_intents
-from xpucached.catalog.runs import close_lost_runs, note_ending
+from xpucached.catalog.models import all_models
+from xpucached.catalog.runs import close_lost_runs, note_ending, open_runs
 from xpucached.errors import CatalogError
 from xpucached.kinds import table
-from xpucached.service import automatic, recordings, removals
+from xpucached.service import automatic, cache_files, recordings, removals
 from xpucached.service.accounting import Accountant
 from xpucached.service.activity import ActivityTracker
 from xpucached.service.ahead import AheadPreparer
@@ -94,6 +95,10 @@ class Service:
             # What its runs told in files, nobody else takes away.
             managed = [self.finder.managed(name) for name in table.KINDS]
             await asyncio.to_thread(lambda: recordings.clear([one for one in managed if answers(one.store.root)]))
+            began = await context.read(open_runs)
+            for model in await context.read(all_models) if began else ():
+                if (at := began.get(model.name)) is not None:
+                    await asyncio.to_thread(cache_files.drop_begun, context.settings, model, int(at.timestamp() * 1e9))
             lost = await context.write(close_lost_runs, context.clock())
             intents = await context.read(open_intents)
             await removals.finish(context, intents)

@@ -6,19 +6,31 @@ import contextlib
 import itertools
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from xpucached import deadlines, reading
+from xpucached import deadlines, mounts, reading
+from xpucached.host import directory_users
+from xpucached.kinds import model_caches
+from xpucached.kinds.variables import FURTHER
+from xpucached.processes.cancellation import to_its_end
+from xpucached.service import program_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
+
+    from xpucached.domain.models import Model
+    from xpucached.processes.results import RunResult
+    from xpucached.settings import Settings
 
 MOST: Final = 500_000
 """Files of the watched directories that are looked at."""
 
 _COUNTING: Final = 120.0
 """Seconds that it may take to look at these, or until they are on the disk."""
+
+_COARSE: Final = 2_000_000_000
+"""Nanoseconds by which file systems may stamp too early what is written."""
 
 
 def files(places: Iterable[Path]) -> Mapping[str, int] | None:
@@ -45,6 +57,40 @@ def kept(places: Iterable[Path], before: Mapping[str, int] | None) -> Mapping[st
     with contextlib.suppress(TimeoutError):
         deadlines.ask(tuple(map(os.fspath, paths)), lambda: _sync(came), _COUNTING)
     return found
+
+
+async def tidied(run: Awaitable[RunResult], settings: Settings, model: Model) -> RunResult:
+    """Wait for a pass of a model; if it does not come to its end, remove what its compilers had only begun to write."""
+    began, done = time.time_ns(), None
+    try:
+        done = await run
+    finally:
+        if done is None or done.outcome is not None:
+            await to_its_end(drop_begun, settings, model, began)
+    return done
+
+
+def drop_begun(settings: Settings, model: Model, since: int) -> None:
+    """Remove the empty files that came since then where a model's compilers cache, and all in its own directory.
+
+    A linker makes a library empty and fills it at its end, for Inductor a second later: whoever is ended meanwhile
+    leaves one that is taken for done, with which each later program fails.  What a program has open stays, and so does
+    all that lies in a directory which only ``--cache`` names: that may hold anything.
+    """
+    places = [path for name, path in program_variables.caches(settings, model) if name in {"", *FURTHER}]
+
+    def work() -> None:
+        own = f"{mounts.real(program_variables.own(settings, model))}/"
+        found = _below([mounts.real(path) for path in places]) or {}
+        some = (Path(path) for path, at in found.items() if at >= since - _COARSE or path.startswith(own))
+        empty = {path for path in some if model_caches.is_empty(path)}
+        for path in empty - directory_users.users(empty).keys():
+            with contextlib.suppress(OSError):
+                model_caches.remove_empty(path)
+
+    # Where nobody answers nothing is removed.
+    with contextlib.suppress(OSError):
+        deadlines.ask(("begun", *map(os.fspath, places)), work, _COUNTING)
 
 
 def written(seen: Sequence[Mapping[str, int] | None]) -> tuple[int, ...]:

@@ -49,21 +49,26 @@ def said(settings: Settings, variables: Mapping[str, str]) -> Mapping[str, str]:
     return {name: text for name, text in variables.items() if name not in ours and (name, text) not in given_anyway}
 
 
+def own(settings: Settings, model: Model) -> Path:
+    """Return where compilers that are no kind of ours cache for a model that says nothing else."""
+    return settings.paths.cache / "models" / model.name
+
+
 def further(settings: Settings, model: Model) -> Mapping[str, str]:
     """Return what leads compilers that are no kind of ours to the model's own directories; its own words come first."""
-    place = settings.paths.cache / "models" / model.name
-    own = {name: str(place / folder) for name, folder in FURTHER.items()}
-    own[_GRAPHS] = "1"
-    return {name: text for name, text in own.items() if name not in given(settings, model)}
+    place = own(settings, model)
+    led = {name: str(place / folder) for name, folder in FURTHER.items()}
+    led[_GRAPHS] = "1"
+    return {name: text for name, text in led.items() if name not in given(settings, model)}
 
 
 def caches(settings: Settings, model: Model) -> tuple[tuple[str, Path], ...]:
     """Return where a model's programs cache besides stores, and what names it: ``--cache``, a variable, or nothing."""
-    said, own = given(settings, model), further(settings, model)
+    said, ours = given(settings, model), further(settings, model)
     named = [(name, Path(said[name])) for name in FURTHER if name in said]
-    ours = [("", Path(own[name])) for name in FURTHER if name in own]
+    led = [("", Path(ours[name])) for name in FURTHER if name in ours]
     watched = [("--cache", path) for path in model.workload.exercise.caches]
-    return (*watched, *((name, path) for name, path in (*named, *ours) if path.is_absolute()))
+    return (*watched, *((name, path) for name, path in (*named, *led) if path.is_absolute()))
 
 
 def of_application(

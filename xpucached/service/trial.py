@@ -252,7 +252,7 @@ class TrialRunner:
             tracing.update(recorder.variables(one.store) if recorder is not None else {})
         off = KINDS[found.store.kind].discovery.OFF
         self.given.add(digest_of_variables(self._context.steering))
-        return await self._starter.execute(
+        run = self._starter.execute(
             self._workload(model),
             {
                 **self._scanner.finder.variables(found),
@@ -267,6 +267,7 @@ class TrialRunner:
             variant=variant,
             compare=compare,
         )
+        return await cache_files.tidied(run, self._context.settings, model)
 
     def _manner(self, reason: WarmReason, tell: Callable[[str], None]) -> RunLimits:
         run_priority = self._throttle.run_priority(reason)
