@@ -96,7 +96,10 @@ def last_survey(connection: sa.Connection) -> Host | None:
 
 
 def appeared_since(connection: sa.Connection, moments: Collection[datetime]) -> dict[datetime, tuple[Target, ...]]:
-    """Return, for each moment, what this host offers now on devices that it did not offer then."""
+    """Return, for each moment, what this host offers now on devices that it did not offer then, or beside what it did.
+
+    What took the place of an earlier driver is not among it.
+    """
     present = frozenset(
         targets.value(row) for row in connection.execute(sa.select(TARGETS).where(TARGETS.c.present.is_(True)))
     )
@@ -113,10 +116,9 @@ def appeared_since(connection: sa.Connection, moments: Collection[datetime]) -> 
             then -= set(_side(connection, row.id, appeared=True))
             then |= set(_side(connection, row.id, appeared=False))
             row = next(rows, None)
-        devices = {one.lineage for one in then}
-        found[moment] = tuple(
-            sorted(one for one in present if one.lineage not in devices or since.get(one.lineage, moment) > moment)
-        )
+        devices, beside = {one.lineage for one in then}, {one.lineage for one in present & then}
+        came = {one for one in present if one.lineage not in devices or since.get(one.lineage, moment) > moment}
+        found[moment] = tuple(sorted(came | {one for one in present - then if one.lineage in beside}))
     return found
 
 

@@ -117,7 +117,9 @@ def _against(good: Run, coverage: Coverage, host: Host) -> str:
         )
         return f"driver.variables, or the daemon's own of their kind, {known}"
     if came := _came(good, coverage.appeared, host):
-        which = ", ".join(sorted({one.device for one in came}))
+        used = {one.lineage for one in good.environments}
+        drivers = {one: f"driver {one.toolchain} for {one.device}" for one in came if one.lineage in used}
+        which = ", ".join(sorted({drivers.get(one, one.device) for one in came}))
         return f"{which} came since it was warmed: its programs may use that now"
     return "" if _holds(coverage, host) else "the host's devices or drivers changed since it was warmed"
 
@@ -171,9 +173,9 @@ def _holds(proof: Proof | Coverage, host: Host) -> bool:
 
 
 def _came(run: Run, appeared: Iterable[Target], host: Host) -> tuple[Target, ...]:
-    """Return what programs meet now on devices that were not there when a run began, and that it did not use."""
-    used = {one.lineage for one in run.environments}
-    return tuple(one for one in appeared if one in host.environments and one.lineage not in used)
+    """Return what came since a run began, programs meet now, and it did not use: devices, other drivers for one."""
+    some = (one for one in appeared if one in host.environments)
+    return tuple(one for one in some if not any(_alike(one, mine) for mine in run.environments))
 
 
 def _offered(environment: Target, successors: Collection[Target], host: Host) -> bool:

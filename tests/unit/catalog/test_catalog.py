@@ -1678,6 +1678,15 @@ def test_what_came_since_a_moment_is_on_devices_that_were_not_there_then(catalog
     assert catalog.read(appeared_since, ()) == {}
 
 
+def test_another_driver_has_come_where_the_one_before_is_there_beside_it(catalog: Catalog) -> None:
+    for hour, some in enumerate(((OLD, CPU), (OLD, NEW, CPU))):
+        catalog.write(record_survey, host(*some, at=NOW + hour * HOUR))
+    moments = [NOW + hour * HOUR / 2 for hour in (1, 3)]
+    assert catalog.read(appeared_since, moments) == dict(zip(moments, ((NEW,), ()), strict=True))
+    catalog.write(record_survey, host(NEW, CPU, at=NOW + 2 * HOUR))
+    assert catalog.read(appeared_since, moments) == dict.fromkeys(moments, ())
+
+
 def test_a_device_that_came_is_not_forgotten_with_the_change_that_tells_of_it(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
