@@ -40,6 +40,7 @@ from xpucached.host import digests, proofs, python_imports
 from xpucached.host.dependency_changes import DependencyChecker
 from xpucached.host.digests import Reader
 from xpucached.planning.verdict import THEN
+from xpucached.processes.output import Trace
 from xpucached.processes.reports import read_seen
 from xpucached.processes.runs import LIBEXEC
 from xpucached.processes.supervised import ProcessStarter
@@ -70,9 +71,10 @@ def workload(directory: Path, *command: str, **variables: str) -> Workload:
 
 
 def named(of: Workload) -> dict[str, Role]:
-    """Return what is named, the files of the working directory by their names."""
+    """Return what is named, the files of the working directory by their names; nothing of what this Python has."""
     prefix = f"{of.directory}/"
-    return {one.path.removeprefix(prefix): one.role for one in proofs.named(of, {}).named}
+    found = (one for one in proofs.named(of, {}).named if not one.path.startswith(f"{sys.prefix}/lib"))
+    return {one.path.removeprefix(prefix): one.role for one in found}
 
 
 def test_an_import_of_a_megabyte_costs_no_gigabytes(tmp_path: Path) -> None:
@@ -829,6 +831,76 @@ def test_a_package_that_is_installed_to_be_edited_counts_by_its_modules(tmp_path
     }
 
 
+@pytest.mark.parametrize("name", ["local.pth", "easy-install.pth", "app.egg-link", "sitecustomize.py"])
+def test_what_lies_among_packages_without_being_one_s_counts(tmp_path: Path, name: str) -> None:
+    python, _ = a_python(tmp_path, system=False)
+    site = tmp_path / "venv/lib/python3.11/site-packages"
+    (site / name).write_text("/srv/v1\n")
+    needs = proven(workload(tmp_path, str(python), "-c", "import app"))
+    assert changes(needs, tmp_path) == ()
+    (site / name).write_text("/srv/v2\n")
+    assert changes(needs, tmp_path) == (f"{site.relative_to(tmp_path)}/{name} was modified",)
+
+
+def test_packages_count_of_which_a_python_alone_tells_where_they_lie(tmp_path: Path) -> None:
+    site = tmp_path / "now/site-packages"
+    for release in ("v1", "v2"):
+        install(tmp_path / release / "site-packages", "ops", "1.0", release)
+    (tmp_path / "now").symlink_to("v1")
+    of = workload(tmp_path, "true")
+    told = {str(site / "ops/__init__.py"): Role.MODULE}
+    needs = proofs.needed(of, proofs.named(of, {}), [], (), told.items(), ())
+    assert changes(needs, tmp_path) == ()
+    (tmp_path / "now").unlink()
+    (tmp_path / "now").symlink_to("v2")
+    assert changes(needs, tmp_path) == ("ops 1.0 was installed anew, with other contents",)
+
+
+@pytest.mark.parametrize("name", ["conda-meta/state", "etc/conda/activate.d/driver.sh"])
+def test_what_an_environment_of_conda_sets_counts(tmp_path: Path, name: str) -> None:
+    python, _ = a_python(tmp_path, system=False)
+    (tmp_path / "venv" / name).parent.mkdir(parents=True)
+    (tmp_path / "venv" / name).write_text("A=1")
+    needs = proven(workload(tmp_path, str(python), "-c", ""))
+    (tmp_path / "venv" / name).write_text("A=2")
+    assert changes(needs, tmp_path) == (f"venv/{name} was modified",)
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("bash -lc true", ".profile .bash_profile .bashrc .inner"),
+        ("bash -o pipefail -ic true", ".profile .bash_profile .bashrc .inner"),
+        ("bash --login run.sh", ".profile .bash_profile .bashrc .inner"),
+        ("sh -l run.sh", ".profile .inner"),
+        ("./login.sh", ".profile .bash_profile .bashrc .inner"),
+        ("nice bash -lc true", ".profile .bash_profile .bashrc .inner"),
+        ("bash -c true -l", "env.sh"),
+        ("bash run.sh -i", "env.sh"),
+        ("sh -c true", ""),
+        ("zsh -c true", "z/.zshenv"),
+        ("zsh -lc true", "z/.zshenv z/.zprofile"),
+        ("fish -c true", ".config/fish/config.fish .config/fish/conf.d/a.fish"),
+    ],
+)
+def test_what_a_shell_reads_before_all_else_counts(tmp_path: Path, command: str, found: str) -> None:
+    home = tmp_path / "home"
+    every = (".profile", ".bash_profile", ".bashrc", ".inner", "z/.zshenv", "z/.zprofile", "env.sh", ".history")
+    for name in (*every, ".config/fish/config.fish", ".config/fish/conf.d/a.fish"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).touch()
+    # What they name is none of the program's: a history is written all the time.
+    (home / ".profile").write_text("HISTFILE=~/.history\n[ -f ~/.inner ] && . ~/.inner\n")
+    (tmp_path / "run.sh").touch()
+    (tmp_path / "login.sh").write_text("#!/bin/bash -l\ntrue\n")
+    (tmp_path / "login.sh").chmod(0o755)
+    variables = {"HOME": str(home), "ZDOTDIR": str(home / "z"), "XDG_CONFIG_HOME": "", "ENV": "/nowhere"}
+    of = workload(tmp_path, *command.split(), **variables, BASH_ENV=str(home / "env.sh"))
+    known = {name.removeprefix("home/") for name in named(of) if name.startswith("home/")}
+    assert known - {"z", ".config/fish/conf.d"} - {"env.sh"} == set(found.split()) - {"env.sh"}
+    assert ("env.sh" in known) is ("bash" in command or "login" in command)
+
+
 @pytest.mark.parametrize("goes", ["cd srv; ", "cd srv && ", "pushd ./srv >/dev/null\n", "cd top && cd ../srv; cd . ; "])
 @pytest.mark.parametrize("config", ["conf.yaml", "--file=conf.yaml", "./conf.yaml"])
 def test_of_where_a_shell_goes_only_what_is_named_counts(tmp_path: Path, goes: str, config: str) -> None:
@@ -1198,7 +1270,9 @@ def test_a_proof_of_another_command_left_no_code_out(tmp_path: Path) -> None:
         before = keeper.named(model.name, model.workload)
         script.write_text("A = 22\n")
         replaced(library, b"22")
-        done = SimpleNamespace(mapped=(str(library),), mapped_data=(), interpreters=(), modules=(), bounds=())
+        done = SimpleNamespace(
+            mapped=(str(library),), mapped_data=(), interpreters=(), modules=(), bounds=(), places=()
+        )
         needs = keeper.needed(model, [before], [done])  # type: ignore[list-item] # all that is asked of it
     assert needs is not None
     went_on = "was changed while the run that proved it went on"
@@ -1677,6 +1751,30 @@ def test_where_a_preloaded_library_is_found_counts(place: Path) -> None:
     assert changes(needs, place) == (f"now leads to {place}/v2 now",)
 
 
+@pytest.mark.parametrize(
+    "way", ["PATH={0}:$PATH; exec tool 0.4", "exec {0}/tool 0.4", "LD_LIBRARY_PATH={0} exec -a 0 v1/tool 0.4"]
+)
+def test_where_programs_and_libraries_are_come_to_by_what_a_script_computes_counts(place: Path, way: str) -> None:
+    for release in ("v1", "v2"):
+        (place / release).mkdir()
+        shutil.copyfile(str(shutil.which("sleep")), place / release / "tool")
+        (place / release / "tool").chmod(0o755)
+    (place / "now").symlink_to("v1")
+    script = "for one in $PWD/n?w; do " + way.format("$one") + "; done"
+    of = workload(place, "bash", "-c", script)
+    before = proofs.named(of, {})
+    done = asyncio.run(ProcessStarter(os.environ, INSTANCE).execute(of, {}, Trace(), polite=True))
+    assert done.outcome is None, done.output
+    needs = proofs.needed(of, before, done.mapped, (), (), (), places=done.places)
+    assert changes(needs, place) == ()
+    again = proofs.named(of, {}, done.mapped, (), done.places)
+    (place / "now").unlink()
+    (place / "now").symlink_to("v2")
+    assert f"now leads to {place}/v2 now" in changes(needs, place)
+    meanwhile = proofs.needed(of, again, done.mapped, (), (), (), places=done.places)
+    assert any(one.startswith("now was changed while the run") for one in changes(meanwhile, place))
+
+
 def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:
     of, _ = of_place(place)
     big, small, cached = place / "big", place / "small", place / "cache" / "kernel.so"
@@ -1898,7 +1996,7 @@ def test_where_no_thread_can_be_had_files_are_not_called_unchanged_and_nothing_i
             assert one.changes == ("the host has no room for a thread to ask it: whether its files changed is unknown",)
             # What is not known is not noted as nothing.
             assert proofs.named(model.name, model.workload) is None
-            done = SimpleNamespace(mapped=(), mapped_data=(), interpreters=(), modules=(), bounds=())
+            done = SimpleNamespace(mapped=(), mapped_data=(), interpreters=(), modules=(), bounds=(), places=())
             assert proofs.needed(model, [before], [done]) is None  # type: ignore[list-item] # all that is asked of it
         (one,) = proofs.coverage(context.present)
         assert one.changes == ()

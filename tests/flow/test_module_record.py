@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -20,6 +22,7 @@ from xpucached.domain.models import Workload
 from xpucached.domain.workloads import RunSpec
 from xpucached.host import proofs
 from xpucached.host.dependency_changes import DependencyChecker
+from xpucached.host.python_packages import site_of
 from xpucached.processes.module_record import recording
 from xpucached.processes.output import Trace
 from xpucached.processes.results import RunResult
@@ -125,9 +128,28 @@ def test_of_an_archive_that_is_known_from_which_code_comes(place: Path) -> None:
 
 def test_what_is_no_file_is_installed_or_is_python_s_own_is_not_told(place: Path) -> None:
     text = "import json, decimal, sys, pytest, collections; collections.namedtuple('A', 'b'); exec('X = 1')"
-    assert ran(place, sys.executable, "-c", text).modules == ()
+    told = ran(place, sys.executable, "-c", text).modules
+    # Of packages, whatever is imported of them, it is told where they lie.
+    assert [site_of(one) for one in told] == list({site_of(one): None for one in told})
+    assert None not in map(site_of, told)
     gone = "import os; open('gone.py', 'w'); os.unlink('gone.py'); exec(compile('', 'gone.py', 'exec'))"
     assert ran(place, sys.executable, "-c", gone).modules == ()
+
+
+def test_compiled_modules_and_libraries_are_known_by_the_links_that_lead_to_them(place: Path) -> None:
+    (place / "now").symlink_to("lib")
+    module = Path(str(importlib.util.find_spec("msgspec._core").origin))  # type: ignore[union-attr]
+    shutil.copyfile(module, place / "lib" / module.name)
+    words = Path("/proc/self/maps").read_text(encoding="utf-8").split()
+    shutil.copyfile(next(word for word in words if Path(word).name.startswith("libm.so")), place / "lib/libown.so")
+    text = """
+        import contextlib, ctypes, sys
+        sys.path.append("n" + "ow")
+        with contextlib.suppress(ImportError): import _core
+        ctypes.CDLL("n" + "ow/libown.so"); ctypes.CDLL("libm.so.6"); ctypes.CDLL(None)
+    """
+    told = ran(place, sys.executable, "-c", textwrap.dedent(text), PYTHONPATH="").modules
+    assert {one for one in told if site_of(one) is None} == {f"{place}/now/{module.name}", f"{place}/now/libown.so"}
 
 
 def test_of_a_loader_s_run_the_model_s_files_are_known_and_none_of_ours(place: Path) -> None:

@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from xpucached.domain.models import Workload
 
 _MOST_STARTED: Final = 100
-_FOLDER: Final = 4000
-"""Names in one directory; a larger one is not listed."""
+_FOLDER: Final = 4000  # names in one directory; a larger one is not listed
 _DEPTH: Final = 6
 _LONGEST: Final = 4096
-_UP: Final = 8
-"""Words behind a ``cd`` that may still say where it leads."""
+_UP: Final = 8  # words behind a ``cd`` that may still say where it leads
 _WORKS: Final = frozenset({"--app-dir", "--chdir", "--working-directory"})
 """Options for where a program works, or a server of Python finds its module …"""
 _WORKS_OF: Final = dict.fromkeys(("env", "poetry", "uv"), _WORKS | {"-C", "--directory", "--project"})
@@ -111,6 +109,7 @@ class Needs(Modules):
             if PYTHON.match(os.path.basename(found)):
                 self._read(path, os.path.dirname(mounts.real(path)), "")
             elif os.path.basename(found) in shell_words.SHELLS:
+                self._begins(os.path.basename(found), line[1:])
                 self._shell_script(path, lists=lists)
                 if PYTHON.match(os.path.basename(path)):
                     for said in python_packages.chosen_by(Path(path), self._workload.directory):
@@ -123,6 +122,8 @@ class Needs(Modules):
             for site in sites:
                 self.add_packages(os.fspath(site))
             self._added += map(os.fspath, (*python_packages.added(sites), *python_packages.editable(sites)))
+            for path in python_packages.activated(Path(interpreter)):
+                self.add(os.fspath(path), Role.SCRIPT)
 
     def _pythons(self, places: Iterable[str]) -> None:
         """Note the Pythons, and their packages, of directories in which programs are looked for first."""
@@ -141,6 +142,8 @@ class Needs(Modules):
         self.add(site, Role.PACKAGES)
         for name in packages(found or ()).values():
             self.add(os.path.join(site, name), Role.PACKAGE)
+        for name in python_packages.by_hand(found or ()):
+            self.add(os.path.join(site, name), Role.MODULE)
 
     # -- words --------------------------------------------------------------------------------------------------------
 
@@ -172,6 +175,7 @@ class Needs(Modules):
                 python, shell, text = bool(PYTHON.match(name)), name in shell_words.SHELLS, False
                 for found in filter(None, map(self._which, self._there(word) if "/" in word else [word])):
                     self._program(found, 0)
+                self._begins(name, ahead)
             elif python and word.startswith("-"):
                 after = word if word in python_packages.WITH_VALUE else None
                 if option := python_packages.OPTION.fullmatch(word):
@@ -185,6 +189,19 @@ class Needs(Modules):
             else:
                 self._files(word, python=python, shell=shell, started=not python and (inside or not shell))
                 python = shell = False
+
+    def _begins(self, shell: str, words: Iterable[str]) -> None:
+        """Note what a shell reads before all else: a person's own files, and what these read, but nothing they name."""
+        ahead = deque(shell_words.begins_with(shell, words, self._variables))
+        while ahead and len(self._searched) < MODULES:
+            path = ahead.popleft()
+            if os.path.isdir(path):
+                self._argument(path)
+            elif path not in self._searched and os.path.isabs(path) and is_file(path):
+                self._searched.add(path)
+                self.add(path, Role.SCRIPT)
+                beside = os.path.dirname(mounts.real(path))
+                ahead += [self._meant(word, beside) for word in shell_words.sourced(self._text(path))]
 
     def _shell_goes(self, word: str, ahead: deque[str]) -> None:
         """Note the file that a shell reads as its own, or the directory to which it goes."""

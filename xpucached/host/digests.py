@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xpucached import mounts, reading, shortage
+from xpucached.domain.dependencies import Dependency, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _LARGEST: Final = 512 << 20
 """Bytes of a file that is read; of a larger one only size and times are compared."""
@@ -155,3 +160,13 @@ def holds_something(path: str) -> bool:
             if here == path:
                 raise
     return False
+
+
+def filled(places: Iterable[str]) -> tuple[Dependency, ...]:
+    """Return those of these directories that hold anything: what compilers keep there is part of what was proven."""
+    found: list[Dependency] = []
+    for path in dict.fromkeys(places):
+        with contextlib.suppress(OSError, ValueError):
+            if holds_something(path):
+                found.append(Dependency(Role.CACHE, path, 0, 0, 0, 0))
+    return tuple(found)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _MOST_GIVEN: Final = 64
 """Directories of ``LD_LIBRARY_PATH``, and files of ``LD_PRELOAD``."""
 _MOST_PLACES: Final = 128
+_MOST_LED: Final = 512
+"""Directories that are looked at for whether a link leads to them."""
 _MOST_LISTED: Final = 20_000
 """Names of one directory that are looked at."""
 _MOST_NAMES: Final = 16
@@ -61,6 +63,14 @@ def names(code: Iterable[str], places: Collection[str]) -> dict[str, list[str]]:
             if path and len(found[path]) < _MOST_NAMES and name not in found[path] and mounts.real(name) == path:
                 found[path].append(name)
     return {path: some[:_MOST_NAMES] for path, some in found.items()}
+
+
+def links(code: Iterable[str], places: Iterable[str]) -> Iterator[str]:
+    """Yield those of these directories that lead by a link to where some of this code lies."""
+    lie = set(map(os.path.dirname, code))
+    for place in itertools.islice(dict.fromkeys(map(plain, places)), _MOST_LED):
+        if (real := mounts.real(place)) != place and real in lie:
+            yield place
 
 
 def _of_libraries(code: Collection[str]) -> Iterator[str]:

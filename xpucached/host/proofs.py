@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
@@ -15,7 +14,7 @@ from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host import library_names
 from xpucached.host.dependencies import Needs
-from xpucached.host.digests import Reader, Unread, digest_names, holds_something, is_file, names, ordinary, told_of_file
+from xpucached.host.digests import Reader, Unread, digest_names, is_file, names, ordinary, told_of_file
 from xpucached.host.python_modules import MOST
 from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
@@ -65,10 +64,12 @@ def named(
     variables: Mapping[str, str],
     loaded: Iterable[str] | None = None,
     digested: Iterable[Dependency] = (),
+    places: Iterable[str] = (),
 ) -> DependencySnapshot:
     """Look at what a workload's words name; before another pass read it, and what was ``loaded`` in the one before.
 
-    What is ``digested`` already, as in the last proof, is not read again.
+    What is ``digested`` already, as in the last proof, is not read again.  ``places`` are those where it was seen to
+    look for programs and libraries.
     """
     needs = Needs(workload, variables)
     needs.look()
@@ -80,6 +81,7 @@ def named(
     else:
         led = library_names.names(loaded, needs.library_places)
         files = {name: _look(name, Role.LIBRARY) for path in led for name in (path, *led[path])}
+        files |= {path: _look(path, Role.LINK) for path in library_names.links(led, places)}
         beside = Needs(workload, {})
         for site in sorted(set(filter(None, map(site_of, led)))):
             beside.add_packages(site)
@@ -134,15 +136,17 @@ def needed(
     others: Iterable[Dependency] = (),
     earlier: DependencySnapshot | None = None,
     mapped_before: Iterable[str] = (),
+    places: Iterable[str] = (),
     *,
     same_workload: bool = True,
 ) -> tuple[Dependency, ...]:
     """Return what a pass needed that began with ``then``, and proved its model.
 
     ``code`` and ``data`` are the files that it mapped, ``told`` what its processes told otherwise: scripts, modules and
-    directories of packages.  ``ours`` are the directories of caches, ``others`` what other models need, whose digests
-    need not be taken twice.  What it wrote itself is left out: changed data at once (in an earlier pass of the same
-    run, too: ``earlier`` is what there was before that), if the last proof, whose dependencies ``last`` are, does not
+    directories of packages, and ``places`` where these looked for programs and libraries.  ``ours`` are the directories
+    of caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left
+    out: changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), if
+    the last proof, whose dependencies ``last`` are, does not
     know it; changed code, and such data, if it changed in the last proof too, and now in each pass, or was not there
     before, which those, ``then`` and ``mapped_before``, the code of earlier passes, tell; else it is unsettled.  Of
     what directories of the arguments hold changed code is left out as well if the last proof, of the
@@ -168,7 +172,9 @@ def needed(
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)
-    roles = (*dict.fromkeys(led, Role.LIBRARY).items(), *told, *dict.fromkeys(data, Role.DATA).items())
+    links = (*library_names.links(led, places), *(one.path for one in then.read.values() if one.role is Role.LINK))
+    mapped_as = (*dict.fromkeys(led, Role.LIBRARY).items(), *dict.fromkeys(links, Role.LINK).items())
+    roles = (*mapped_as, *told, *dict.fromkeys(data, Role.DATA).items())
     for path, role in roles:
         site = path if role is Role.PACKAGES else site_of(path)
         if site is not None:
@@ -203,16 +209,6 @@ def needed(
     chosen = sorted(found.values(), key=lambda one: (_ORDER[one.role], one.path))[:MOST]
     read = _digested(chosen, (*others, *known.values(), *then.read.values()))
     return tuple(read[one.path] for one in chosen)
-
-
-def filled(places: Iterable[str]) -> tuple[Dependency, ...]:
-    """Return those of these directories that hold anything: what compilers keep there is part of what was proven."""
-    found: list[Dependency] = []
-    for path in dict.fromkeys(places):
-        with contextlib.suppress(OSError, ValueError):
-            if holds_something(path):
-                found.append(Dependency(Role.CACHE, path, 0, 0, 0, 0))
-    return tuple(found)
 
 
 def _moved(old: Dependency | None, now: Dependency, began: int) -> bool:

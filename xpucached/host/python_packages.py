@@ -102,6 +102,14 @@ def editable(places: Iterable[Path]) -> Iterator[Path]:
                     yield source.parents[len(parts) - 1]
 
 
+def activated(python: Path) -> Iterator[Path]:
+    """Yield what sets variables where an interpreter's environment is entered, if that is one of conda's."""
+    root = python.parent.parent
+    scripts = root / "etc/conda/activate.d"
+    said = (root / "conda-meta/state", *(scripts / name for name in _names(scripts, lambda _: True)))
+    yield from (one for one in said if is_file(os.fspath(one)))
+
+
 def chosen_by(script: Path, directory: Path) -> Iterator[str]:
     """Yield the file that says what Python a shell's script in the place of one takes there, as pyenv's does."""
     said = (*(place / ".python-version" for place in (directory, *directory.parents)), script.parent / "../version")
@@ -118,6 +126,11 @@ def packages(found: Iterable[tuple[str, bool]]) -> dict[str, str]:
         words = " ".join(stem.split("-", 2)[:2])
         there[words] = f"{name}/{'RECORD' if suffix == 'dist-info' else 'PKG-INFO'}" if folder else name
     return there
+
+
+def by_hand(found: Iterable[tuple[str, bool]]) -> Iterator[str]:
+    """Yield the files among the names of a directory of packages that may be no package's, or say where more lies."""
+    yield from (name for name, folder in found if not folder and name.endswith((".egg-link", ".pth", ".py")))
 
 
 def site_of(path: str) -> str | None:

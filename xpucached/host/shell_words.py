@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 from collections import deque
@@ -16,6 +17,24 @@ MOST: Final = 10_000
 """Words of one text."""
 VALUE: Final = re.compile(r"[-+](?!-)\w*[oO]|--(?:rcfile|init-file)", re.ASCII)
 """An option of a shell's that has a value, in the next word."""
+
+_FIRST: Final = {
+    "bash": ("$BASH_ENV",),
+    "fish": tuple(f"{place}/fish/{name}" for place in ("/etc", "$CONFIG") for name in ("config.fish", "conf.d")),
+    "zsh": ("/etc/zshenv", "/etc/zsh/zshenv", "$ZDOTDIR/.zshenv"),
+}
+"""What shells read before all else …"""
+_OF_PERSON: Final = {
+    "bash": ("/etc/bash.bashrc", "~/.bash_profile", "~/.bash_login", "~/.bashrc"),
+    "fish": (),
+    "zsh": tuple(
+        f"{place}{name}" for place in ("/etc/", "/etc/zsh/", "$ZDOTDIR/.") for name in ("zprofile", "zshrc", "zlogin")
+    ),
+}
+"""… and where a person logs in, or types."""
+_OF_ALL: Final = ("/etc/profile", "/etc/profile.d", "~/.profile", "$ENV")
+_PERSON: Final = re.compile(r"-(?!-)\w*[il]\w*|--(?:login|interactive)", re.ASCII)
+_MOST_OPTIONS: Final = 16
 
 _TEXT: Final = 1 << 20
 _LONGEST: Final = 4096
@@ -105,6 +124,22 @@ def searched(text: str, most: int) -> Iterator[tuple[str, str]]:
 def _unknown(text: str) -> str:
     """Return a text with a variable of no name for what is run in its midst, and what that adds to a directory."""
     return _RUN.sub(lambda run: "${}" + "".join(_WITHIN.findall(run[0])[:1]), text[:_LONGEST])
+
+
+def begins_with(shell: str, words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield the files and directories that a shell, called with these ``words``, may read before what it is given."""
+    home = variables.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - it raises nothing
+    places = {"CONFIG": variables.get("XDG_CONFIG_HOME") or f"{home}/.config", "ZDOTDIR": home}
+    known = {**places, **variables, "HOME": home}
+    options: list[str] = []
+    for word in itertools.islice(words, _MOST_OPTIONS):
+        if not word.startswith(("-", "+")) and not (options and VALUE.fullmatch(options[-1])):
+            break
+        options.append(word)
+    texts = _FIRST.get(shell, ())
+    if any(map(_PERSON.fullmatch, options)):
+        texts += _OF_PERSON.get(shell, ()) + (_OF_ALL if shell not in {"fish", "zsh"} else ())
+    yield from filter(None, (expanded(text, known) for text in texts))
 
 
 def value(word: str) -> str:

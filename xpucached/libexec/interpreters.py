@@ -1,7 +1,8 @@
 """Which interpreters a model's process tree runs, with what words, and where: read from /proc, again and again.
 
 A shell's script may compute where it goes, and what it starts there with which variables: this is what came of that.
-So are variables of any of its processes by which a cache leaves out programs, and says nothing of it.
+So are variables of any of its processes by which a cache leaves out programs, and says nothing of it, and where any
+of them looks for programs and libraries, or was come to itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import os
 # Shells are among them, because they read files as their own.
 _NAMES = {"python", "pypy", "sh", "ash", "bash", "dash", "fish", "ksh", "rbash", "zsh"}
 _PYTHONS = {"python", "pypy"}
-_LEADING = {"HOME", "PATH", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONUSERBASE"}  # variables that lead to files
+_LEADING = {
+    *("HOME", "PATH", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONUSERBASE"),
+    *("BASH_ENV", "ENV", "XDG_CONFIG_HOME", "ZDOTDIR"),
+}  # variables that lead to files
+_SEARCHED = ("LD_LIBRARY_PATH", "PATH")  # those that say where libraries and programs are looked for
+_MOST_PLACES = 256  # directories that are reported
+_LONGEST_PLACE = 256
 BOUNDS = {
     *("SYCL_CACHE_MIN_DEVICE_IMAGE_SIZE", "SYCL_CACHE_MAX_DEVICE_IMAGE_SIZE"),
     *("SYCL_CONFIG_FILE_NAME", "INTEL_ENABLE_OFFLOAD_ANNOTATIONS", "NEO_CACHE_PERSISTENT"),
@@ -38,9 +45,10 @@ class Interpreters:
         self._text = 0
         self._scripts: set[tuple[str, str]] = set()  # of these, each with the directory
         self._bounds: set[tuple[str, str]] = set()
+        self._places: dict[str, None] = {}
 
     def look(self, pid: int) -> None:
-        """Note a process, if it is an interpreter, and by what its cache leaves out programs."""
+        """Note a process, if it is an interpreter, by what its cache leaves out programs, and what leads it."""
         with contextlib.suppress(OSError, ValueError):
             variables = _variables(pid)
             bounds = {one for one in variables if one[0] in BOUNDS and len(one[1]) <= _LONGEST_BOUND}
@@ -48,8 +56,20 @@ class Interpreters:
             name = os.path.basename(os.readlink(f"/proc/{pid}/exe").removesuffix(_GONE))  # noqa: PTH115, PTH119 - without pathlib it starts faster
             kind = name.rstrip("t").rstrip(".0123456789")
             directory = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - as above
+            self._note_places(pid, directory, variables)
             if kind in _NAMES and not directory.endswith(_GONE):
                 self._note(pid, directory, variables, python=kind in _PYTHONS)
+
+    def _note_places(self, pid: int, directory: str, variables: list[tuple[str, str]]) -> None:
+        said = dict(variables)
+        began_as = map(os.fsdecode, _read(pid, "cmdline", _WORDS)[:1])
+        files = (*began_as, *said.get("LD_PRELOAD", "").replace(":", " ").split())
+        places = [os.path.dirname(one) for one in files]  # noqa: PTH120 - text beside text
+        places += [one for name in _SEARCHED for one in said.get(name, "").split(":")]
+        for one in filter(None, places):
+            place = os.path.join(directory, one)  # noqa: PTH118 - as above
+            if len(place) <= _LONGEST_PLACE and len(self._places) < _MOST_PLACES:
+                self._places[place] = None
 
     def _note(self, pid: int, directory: str, variables: list[tuple[str, str]], *, python: bool) -> None:
         words = [os.fsdecode(word) for word in _read(pid, "cmdline", _WORDS)]
@@ -73,6 +93,10 @@ class Interpreters:
     def report(self) -> list[dict[str, object]]:
         """Return them, in the order in which they were seen."""
         return list(self._found.values())
+
+    def places(self) -> list[str]:
+        """Return the directories in which its processes look for programs and libraries, or were come to themselves."""
+        return list(self._places)
 
     def bounds(self) -> list[tuple[str, str]]:
         """Return by which variables caches of its processes leave out programs."""

@@ -1,4 +1,4 @@
-"""Write down which files a Python runs code of, save Python's own and those of installed packages.
+"""Write down which files a Python runs code of, save Python's own, and where packages lie that it runs code of.
 
 A copy of this is ``sitecustomize.py`` in a directory that `xpucached.processes.module_record` puts first into
 ``PYTHONPATH`` for a model's processes: each Python among them starts with it, whatever started that, save those that
@@ -22,6 +22,7 @@ _MORE = _PLACE + "/more"  # what a script adds to is this part of ``PYTHONPATH``
 _RECORD = os.path.join(_PLACE, "record")
 _MOST = 4000  # files of one process
 _LARGEST = 512 << 10  # bytes of the record; `xpucached.processes.module_record` reads no more
+_LIBRARIES = {"import": 1, "ctypes.dlopen": 0}  # events that name one, and where they do
 _ELSEWHERE = "/site-packages/", "/dist-packages/"
 _STANDARD = tuple(os.path.dirname(path) + "/" for path in (os.__file__, os.path.realpath(os.__file__)))
 
@@ -31,17 +32,29 @@ _seen = set()  # type: set[str]
 def _hook(event, arguments):
     # type: (str, tuple[object, ...]) -> None
     # It is called for all that Python does, and what it raises would end that.
-    if event != "exec":
+    if event == "exec":
+        name = getattr(arguments[0], "co_filename", None)
+    elif event in _LIBRARIES:
+        # Of a module that is none the file is not said.
+        name = arguments[_LIBRARIES[event]]
+        name = name if isinstance(name, str) and "/" in name else None
+    else:
         return
-    name = getattr(arguments[0], "co_filename", None)
     if not isinstance(name, str) or name in _seen or name.startswith("<") or len(_seen) >= _MOST:
         return
-    if not name.startswith(_STANDARD) and not any(part in name for part in _ELSEWHERE):
-        _seen.add(name)
+    place = _site(name) or name
+    if not name.startswith(_STANDARD) and place not in _seen:
+        _seen.update((name, place))
         try:
             _note(name)
         except Exception:
             pass
+
+
+def _site(name):
+    # type: (str) -> str
+    """Return where installed packages lie of which a file is part: of these the first alone is written down."""
+    return next((name.rpartition(part)[0] + part for part in _ELSEWHERE if part in name), "")
 
 
 def _note(name):
@@ -99,7 +112,8 @@ def _begin():
             # What others have written down need not be there twice.
             record = _open(_RECORD, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                _seen.update(_read(record, _LARGEST).decode("utf-8", "replace").split("\n")[: _MOST // 2])
+                lines = _read(record, _LARGEST).decode("utf-8", "replace").split("\n")[: _MOST // 2]
+                _seen.update(lines, map(_site, lines))
             finally:
                 _close(record)
             sys.addaudithook(_hook)

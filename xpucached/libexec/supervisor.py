@@ -222,6 +222,7 @@ def main() -> int:
             **maps.report(),
             "interpreters": maps.interpreters.report(),
             "bounds": maps.interpreters.bounds(),
+            "places": maps.interpreters.places(),
         },
     )
     return 0

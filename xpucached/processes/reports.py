@@ -50,6 +50,7 @@ class SupervisorReport(Struct, frozen=True):
     interpreters: tuple[SeenInterpreter, ...] = ()
     graphics: tuple[GraphicsUse, ...] = ()
     bounds: tuple[tuple[str, str], ...] = ()  #: variables of its processes by which caches leave out programs
+    places: tuple[str, ...] = ()  #: where its processes look for programs and libraries, or were come to themselves
     terminated: bool = False  #: somebody else sent the supervisor SIGTERM, as systemd does at the end of the host
 
 
@@ -92,6 +93,7 @@ def read_seen(content: bytes) -> SupervisorReport | None:
         tuple(_interpreters(said.get("interpreters"))),
         tuple(_graphics(said.get("graphics"))),
         tuple(_pairs(said.get("bounds"))),
+        paths(said.get("places")),
         said.get("terminated") is True,
     )
 

@@ -45,6 +45,7 @@ class RunResult(Struct, frozen=True):
     mapped_data: tuple[str, ...] = ()  #: files that they were seen to map otherwise
     interpreters: tuple[SeenInterpreter, ...] = ()  #: those that were among them
     bounds: tuple[tuple[str, str], ...] = ()  #: variables of theirs by which caches leave out programs
+    places: tuple[str, ...] = ()  #: where they look for programs and libraries, or were come to themselves
     unkept: str = ""  #: what is told of programs that none of the stores has
     modules: tuple[str, ...] = ()  #: files that Pythons among them ran code of, save installed packages
 
@@ -96,6 +97,7 @@ def result_of(
         seen.mapped_data if seen is not None else (),
         seen.interpreters if seen is not None else (),
         seen.bounds if seen is not None else (),
+        seen.places if seen is not None else (),
         output.unkept,
     )
 

@@ -22,6 +22,7 @@ from xpucached.domain.models import Workload
 from xpucached.errors import CatalogError
 from xpucached.host import proofs
 from xpucached.host.dependency_changes import DependencyChecker
+from xpucached.host.digests import filled
 from xpucached.host.proofs import DependencySnapshot
 from xpucached.host.python_packages import site_of
 from xpucached.kinds.table import KINDS
@@ -92,7 +93,8 @@ class ProofKeeper:
 
         def look() -> DependencySnapshot:
             told = [path for one in passes for path in _told(workload, one) if site_of(path) is None]
-            return proofs.named(workload, os.environ, dict.fromkeys((*mapped, *told)), digested)
+            places = [place for one in passes for place in one.places]
+            return proofs.named(workload, os.environ, dict.fromkeys((*mapped, *told)), digested, places)
 
         return _within(_NOTING, look)
 
@@ -136,12 +138,13 @@ class ProofKeeper:
                 others,
                 earlier,
                 mapped_before,
+                done.places,
                 same_workload=same,
             ),
         )
         if found is None or proofs.clock_was_set(before):
             return None
-        kept = _within(_NOTING, lambda: proofs.filled(map(os.fspath, caches)))
+        kept = _within(_NOTING, lambda: filled(map(os.fspath, caches)))
         return (*found, *kept) if kept is not None else None
 
     def unsettled(self, name: ModelName) -> bool:
