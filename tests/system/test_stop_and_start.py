@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support import hosts
+from xpucached import sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +109,18 @@ def test_a_worker_that_came_without_its_socket_comes_again_with_it(machine: host
     # As systemd does by itself for whoever asks it too early: the socket is refused, and the service is not.
     machine.run("systemctl", "start", "--no-block", WORKER)
     machine.until(lambda: re.search("(?s)gave no socket.*answers on", machine.journal("-u", WORKER)), "one with it")
+
+
+def test_a_worker_whose_socket_alone_is_stopped_is_started_again_for_who_asks(machine: hosts.Machine) -> None:
+    stays(machine)
+    machine.run("systemctl", "stop", SOCKET)
+    machine.run("xpucachectl", "model", "list", user="alice")
+    assert machine.show(SOCKET, "ActiveState") == "active"
+    # Nobody asks, and it is noticed all the same.
+    stays(machine)
+    machine.run("systemctl", "stop", SOCKET)
+    machine.until(lambda: machine.inside(sockets.worker_path(1000)).exists(), "its socket")
+    machine.until(lambda: re.search("alice +(awake|asleep)", machine.out("xpucachectl", "status")), "its end")
 
 
 @pytest.mark.parametrize(

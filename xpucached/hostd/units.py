@@ -43,6 +43,7 @@ class UnitState:
     active: bool
     failed: bool
     running: bool = False  #: it is neither starting nor ending
+    deaf: bool = False  #: it runs, and its socket was stopped, which systemd does not open again beside it
     asked: bool = False  #: its account is asked about: nobody is there yet who would answer
     starting: bool = False  #: also: it ended, and is started again
     coming: bool = False  #: it is starting, and its process is there: systemd ends a start that takes too long
@@ -53,7 +54,7 @@ class UnitState:
     @property
     def came(self) -> bool:
         """Whether systemd has begun to start it: no condition of its unit, and no mask, keeps it from that."""
-        return self.asked or self.coming or self.ending
+        return self.asked or self.starting or self.ending
 
 
 def unit(uid: int) -> str:
@@ -105,6 +106,7 @@ async def unit_state(uid: int) -> UnitState:
         active=state in {"active", "activating", "reloading", "deactivating"} or said.get("Job", "0") not in {"", "0"},
         failed=state == "failed",
         running=state == "active",
+        deaf=state == "active" and not await asyncio.to_thread(os.path.exists, sockets.worker_path(uid)),
         asked=asked,
         starting=state == "activating" and not asked,
         coming=state == "activating" and said.get("SubState", "").startswith("start"),

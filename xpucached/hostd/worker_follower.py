@@ -84,6 +84,8 @@ class WorkerFollower:
         """Whose worker ended the last time while its account was asked about, and nobody said no."""
         self._following: dict[int, asyncio.Task[None]] = {}
         self._answering: dict[int, asyncio.Event] = {}
+        self._silent: dict[int, asyncio.Task[None]] = {}
+        """Waits until somebody who runs and keeps silent does so no more."""
         self._urgent: set[int] = set()
         self.aside: set[int] = set()
         """Whose worker said that its user runs a daemon of their own."""
@@ -93,7 +95,7 @@ class WorkerFollower:
 
     async def stop(self) -> None:
         """Let go; workers go on by themselves."""
-        tasks = tuple(self._following.values())
+        tasks = (*self._following.values(), *self._silent.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -101,9 +103,9 @@ class WorkerFollower:
 
     async def dismiss(self, uid: int) -> None:
         """Stop the worker of a user who is not looked after any more."""
-        task = self._following.pop(uid, None)
-        if task is not None:
-            task.cancel()
+        for task in (self._following.pop(uid, None), self._silent.pop(uid, None)):
+            if task is not None:
+                task.cancel()
         try:
             await self._units.stop(uid)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are still looked after
@@ -197,8 +199,11 @@ class WorkerFollower:
         self._known.say(uid, state=WorkerState.STARTING)
         self.aside.discard(uid)
         state = await self._unit_state(uid)
+        if state.deaf:
+            log.warning("a worker has no socket any more, and is started again: uid %d", uid)
+            await self._units.stop(uid)
         pause, end = _SOON, asyncio.get_running_loop().time() + _GONE
-        while state.ending:
+        while state.ending or state.deaf:
             # systemd starts its socket only when it has ended, and it would come without one.
             if asyncio.get_running_loop().time() > end:
                 raise Unavailable("the one before it does not end")
@@ -280,11 +285,15 @@ class WorkerFollower:
             await asyncio.sleep(_ENDING)
             state = await self._unit_state(uid)
         aside = uid in self.aside
+        if state.deaf and began:
+            return True
         if aside:
             self._known.say(uid, state=WorkerState.ASIDE, sentence="this user runs a daemon of their own")
         elif state.running:
             log.warning("a worker runs and does not answer: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, "it runs and does not answer: is it stopped, or stuck?")
+            if uid not in self._silent:
+                self._silent[uid] = asyncio.create_task(self._mind(uid, error), name=f"silent worker {uid}")
         elif state.denied:
             log.info("PAM lets nothing be run for an account: uid %d", uid)
             self._known.say(uid, state=WorkerState.DENIED, sentence=_DENIED)
@@ -307,6 +316,22 @@ class WorkerFollower:
         if aside or state.denied:
             self._known.owed.forget(uid)
         return False
+
+    async def _mind(self, uid: int, error: Unavailable) -> None:
+        """Wait until one that keeps silent answers, or ends, or somebody follows it: then it fails no more."""
+        while True:
+            await asyncio.sleep(_SLOW_BEAT)
+            answers = False
+            with contextlib.suppress(Exception):
+                await self._clients.ask(uid, requests.GetHello(), own=True)
+                answers = True
+            state = await self._unit_state(uid)
+            if answers or state.deaf or not state.running or self.follows(uid):
+                break
+        del self._silent[uid]
+        if not self.follows(uid) and (answers or state.deaf or await self._ended(uid, error, began=True)):
+            self.follow(uid)
+        self._known.changed.set()
 
     async def _unit_state(self, uid: int) -> units.UnitState:
         try:

@@ -432,6 +432,72 @@ def test_a_worker_that_is_leaving_is_started_when_it_has_left(tmp_path: Path, mo
     assert left == [True]
 
 
+def test_a_worker_whose_socket_was_stopped_is_started_again_with_one(tmp_path: Path, short_dir: Path) -> None:
+    gone = units.UnitState(active=False, failed=False)
+    states = [units.UnitState(active=True, failed=False, running=True, deaf=True)]
+
+    class Deaf(WorkerUnitsStub):
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
+            return states[-1]
+
+        async def stop(self, uid: int, /) -> None:
+            await super().stop(uid)
+            states.append(gone)
+
+    with api_stub.running(short_dir) as there:
+        hidden = there.path.with_name("hidden")
+        worker_units = Deaf(on_start=lambda _uid: hidden.rename(there.path))
+        one = make(tmp_path, worker_units, there.path)
+
+        async def work() -> None:
+            one._workers.follow(OURS)
+            async with asyncio.timeout(30.0):
+                await one._workers._answering[OURS].wait()
+                there.path.rename(hidden)
+                assert await one.wake(OURS) == UserSocket("me", OURS, there.path)
+
+        go(one, work)
+    assert worker_units.stopped == [OURS]
+    assert worker_units.started == [OURS]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_worker_that_was_silent_for_a_while_fails_no_more_though_nobody_asks(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch, *, ended: bool
+) -> None:
+    """It was stopped and goes on, or the host was too busy; or it was ended, as we say how."""
+    state = units.UnitState(active=True, failed=False, running=True)
+
+    class Silent(WorkerUnitsStub):
+        async def unit_state(self, _uid: int, /) -> units.UnitState:
+            return state
+
+    for name, value in (("_ANSWER", 0.1), ("_ENDING", 0.0), ("_BEAT", 0.01), ("_SLOW_BEAT", 0.01)):
+        monkeypatch.setattr(f"{worker_follower}.{name}", value)
+    with api_stub.running(short_dir) as there:
+        there.path.rename(hidden := there.path.with_name("hidden"))
+        one = make(tmp_path, worker_units := Silent(), there.path)
+
+        async def work() -> None:
+            nonlocal state
+            one._workers.follow(OURS)
+            await one._workers._following[OURS]
+            assert one._known.said[OURS].state is WorkerState.FAILED
+            assert not one._workers.follows(OURS)
+            if ended:
+                state = units.UnitState(active=False, failed=False)
+            else:
+                hidden.rename(there.path)
+            async with asyncio.timeout(30.0):
+                while one._known.said[OURS].state is not (WorkerState.ASLEEP if ended else WorkerState.AWAKE):
+                    one._known.changed.clear()
+                    await one._known.changed.wait()
+
+        go(one, work)
+    assert one.status(None).problems == ()
+    assert worker_units.started == [OURS]
+
+
 def test_a_worker_that_never_leaves_is_given_up_and_seldom_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,9 +527,10 @@ def test_a_worker_that_never_leaves_is_given_up_and_seldom_asked_for(
     [
         units.UnitState(active=True, failed=False, asked=True),
         units.UnitState(active=True, failed=False, starting=True, coming=True),
+        units.UnitState(active=True, failed=False, starting=True),
         None,
     ],
-    ids=["its account is asked about", "it starts", "nobody came"],
+    ids=["its account is asked about", "it starts", "it died, and pauses", "nobody came"],
 )
 def test_a_worker_that_was_stopped_while_it_started_has_not_failed(
     tmp_path: Path, came: units.UnitState | None
