@@ -99,16 +99,18 @@ configure|abort-upgrade|abort-deconfigure|abort-remove)
         deb-systemd-helper update-state "$unit" >/dev/null || true
     done
     if [ -d /run/systemd/system ]; then
+        # One that died a moment ago, or reads its configuration again, runs, too.
+        state=$(systemctl is-active xpucached.service || true)
         systemctl --system daemon-reload >/dev/null || true
         if [ -n "$2" ]; then
             # A socket cannot be started again beside its running service.
-            running=$(systemctl is-active xpucached.service || true)
             # A worker is a user's program: he can have systemd grant it any time to end.
             timeout 60 systemctl stop xpucached.service {patterns} || systemctl kill -s KILL {patterns} || true
             systemctl try-restart {others} || true
-            if [ "$running" = active ]; then
+            case "$state" in active|activating|reloading)
                 deb-systemd-invoke start xpucached.service >/dev/null || true
-            fi
+                ;;
+            esac
         fi
     fi
     ;;

@@ -456,6 +456,7 @@ def is_upgraded(machine: hosts.Machine, file: str) -> None:
     assert machine.out("systemctl", "list-units", "--state=failed", "--no-legend", "xpucached*") == ""
 
 
+PAUSE: Final = "/run/systemd/system/xpucached.service.d"
 HELD: Final = "/home/mallory/held.py"
 HOLDING: Final = """
 import signal, socket, time
@@ -477,6 +478,12 @@ def waits_for_no_worker_for_ever(machine: hosts.Machine, file: str) -> None:
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", unit)
     machine.run("rm", "-r", folder)
+    # Nor does one stay away that has died, and waits for its next start, when the upgrade comes.
+    machine.write(f"{PAUSE}/pause.conf", "[Service]\nRestartSec=10min\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.kill("xpucached.service")
+    machine.until(lambda: machine.show("xpucached.service", "SubState") == "auto-restart", "its death")
+    machine.run("rm", "-r", PAUSE)
     machine.run("dpkg", "-i", file)
     machine.run("pgrep", "-f", HELD, check=1)
     assert machine.show("xpucached.service", "ActiveState") == "active"
