@@ -115,6 +115,18 @@ MAKING: Final = tuple(call for call in CHANGES if call not in ("UNLINK", "RMDIR"
 """What takes room: a full disk, or a quota that is spent, refuses no more than that."""
 
 
+def test_what_mends_a_store_takes_back_that_it_is_full(host: Daemon, disk: Disk, store: SyclStore) -> None:
+    store.add("_ZTS1a")
+    next(store.root.rglob("*.bin")).write_bytes(b"")
+    host.start()
+    disk.fails(errno.EDQUOT, MAKING, "store")
+    host.ctl("verify", "--fix", check=None)
+    assert "store-full" in problems(host)
+    disk.heals()
+    host.ctl("verify", "--fix")
+    assert "store-full" not in problems(host)
+
+
 def test_what_a_failing_disk_keeps_goes_later(host: Daemon, disk: Disk, store: SyclStore) -> None:
     for kernel in ("_ZTS1a", "_ZTS1b"):
         store.add(kernel)

@@ -363,6 +363,8 @@ def quarantine(
     }
     some = answering(entries)
     results = dict.fromkeys(ids, False) | dict(table.remove(some, notes, context.problems.failed))
+    for root in {one.store.root for one, gone in results.items() if gone}:
+        context.problems.worked(root)
     try:
         catalog.write(fulfil, [one for one in ids if not (one in compiled and results.get(one))])
     except CatalogError as error:

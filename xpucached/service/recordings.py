@@ -172,23 +172,27 @@ def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
     """Name what a variant's passes compiled under another key each time, as the rest of a sentence; empty if nothing.
 
     That is what the second pass compiled of the same kernels as something of the first, for which it did not ask, for
-    the same driver.  It is noted of both: no program will look for them.
+    the same driver.  It is noted of both: no program will look for them.  Said before it is what was compiled again
+    because a damaged entry is tried first: that has the same key each time.
     """
     first, last = executions[0], executions[-1]
     if first is last or not last.created:
         return ""
     rows = context.catalog.read(entries_by_id, first.created | last.created)
+    wrong = (one.entry.defect for one in rows if one.entry.id in last.created)
+    damaged = sum(one is not None and one.uncovered is None for one in wrong)
+    behind = f"; {damaged} of them for want of a sound entry: xpucachectl verify --fix mends that" if damaged else ""
     # Under a driver that came in between, each program has another key, once.
     names = {
         one.entry.id: (one.entry.environment, tuple(kernel.display for kernel in one.entry.kernels))
         for one in rows
-        if one.entry.kernels
+        if one.entry.kernels and one.entry.defect is None
     }
     before = {one: names[one] for one in first.created - last.created - last.used if one in names}
     earlier = frozenset(before.values())
     after = {one: names[one] for one in last.created if names.get(one) in earlier}
     if not after:
-        return ""
+        return behind
     again = frozenset(after.values())
     gone = (one for one, its in before.items() if its in again)
     try:
@@ -199,7 +203,7 @@ def never_twice(context: Context, executions: Sequence[RunResult]) -> str:
     some = sorted({name for _, kernels in again for name in kernels})
     more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
     what = f"{', '.join(some[:_NAMED])}{more}"
-    return f"; {len(after)} of them have another key at each start, so that no cache can keep them: {what}"
+    return f"{behind}; {len(after)} of them have another key at each start, so that no cache can keep them: {what}"
 
 
 def clear(stores: Iterable[FoundStore], *, begins: bool = False) -> None:

@@ -315,6 +315,8 @@ class Verifier:
         there = {one.id for one in answering(one.entry for one in in_place)}
         some = [one for one in in_place if one.entry.id in there]
         results = dict(table.mend(some, self._context.problems.failed))
+        for root in {one.store.root for one, mended in results.items() if mended}:
+            self._context.problems.worked(root)
         done.update((one.entry.id, one.action) for one in in_place if results.get(one.entry.id))
         going = [one for one in repairs if one.action not in _IN_PLACE]
         gone = quarantine(self._context, [one.entry for one in going])

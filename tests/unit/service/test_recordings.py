@@ -29,6 +29,7 @@ from xpucached.domain.recipes import Recording
 from xpucached.domain.stores import Entry, EntryId, FoundStore, Kernel, Store, StoreOrigin
 from xpucached.errors import CatalogError, NotFound
 from xpucached.kinds import table
+from xpucached.kinds.sycl import defects
 from xpucached.processes.results import RunResult
 from xpucached.service import compare, explain, recordings
 from xpucached.service.recordings import never_twice, with_left
@@ -99,6 +100,24 @@ def test_what_a_driver_compiles_that_came_between_two_passes_has_no_other_key_at
     ]
     told = never_twice(cast("Context", SimpleNamespace(catalog=catalog)), passes)
     assert told == "; 1 of them have another key at each start, so that no cache can keep them: twice"
+    assert sorted(noted) == [before[1].entry.id, after[1].entry.id]
+
+
+def test_what_is_compiled_again_behind_a_damaged_entry_has_no_other_key_at_each_start() -> None:
+    def behind(one: IndexedEntry) -> IndexedEntry:
+        return replace(one, entry=replace(one.entry, defect=defects.SHADOWED))
+
+    before = [behind(entry("a/1", "kernel")), entry("b/0", "twice")]
+    after = [behind(entry("a/2", "kernel")), entry("c/0", "twice")]
+    noted: list[EntryId] = []
+    catalog = SimpleNamespace(read=lambda *_: (*before, *after), write=lambda _, entries: noted.extend(entries))
+    passes = [
+        RunResult(None, 1.0, 1.0, 1, 0, "", "", created=frozenset(one.entry.id for one in some))
+        for some in (before, after)
+    ]
+    told = never_twice(cast("Context", SimpleNamespace(catalog=catalog)), passes)
+    mends = "; 1 of them for want of a sound entry: xpucachectl verify --fix mends that"
+    assert told == f"{mends}; 1 of them have another key at each start, so that no cache can keep them: twice"
     assert sorted(noted) == [before[1].entry.id, after[1].entry.id]
 
 
@@ -178,8 +197,10 @@ def test_what_was_taken_out_is_told_where_it_cannot_be_noted(monkeypatch: pytest
     one = entry("a", "kernel").entry
     monkeypatch.setattr(table, "remove", lambda some, *_: {each.id: True for each in some})
     catalog = SimpleNamespace(write=full, write_durably=full)
-    context = SimpleNamespace(catalog=catalog, clock=lambda: NOW, problems=SimpleNamespace(failed=None))
-    assert compare.quarantine(cast("Context", context), [one]) == {one.id: True}
+    wrote: list[Path] = []
+    problems = SimpleNamespace(failed=None, worked=wrote.append)
+    context = SimpleNamespace(catalog=catalog, clock=lambda: NOW, problems=problems)
+    assert (compare.quarantine(cast("Context", context), [one]), wrote) == ({one.id: True}, [STORE.root])
 
 
 def test_a_runtime_that_was_checked_is_known_where_it_cannot_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
