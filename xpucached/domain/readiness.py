@@ -89,13 +89,13 @@ def _of_user(one: UserStatus, changed: AwareDatetime | None, asked: AwareDatetim
 
 
 def _judged(one: UserStatus, changed: AwareDatetime | None) -> tuple[Readiness, str]:
+    if one.due or one.state is WorkerState.STARTING:
+        return Readiness.WAITING, "has yet to look"
     if one.state in _ABSENT:
         state, why = _ABSENT[one.state]
         # Whoever declares models for somebody on this host does not want them cold.
         in_vain = one.state is WorkerState.DENIED and one.declared
         return (Readiness.COLD, f"{why}: {_named(one.declared)}") if in_vain else (state, why)
-    if one.due or one.state is WorkerState.STARTING:
-        return Readiness.WAITING, "has yet to look"
     if one.state is WorkerState.FAILED:
         return Readiness.FAILED, one.sentence
     if not one.matters:

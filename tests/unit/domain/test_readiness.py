@@ -60,6 +60,9 @@ def host(*users: UserStatus, problems: tuple[Problem, ...] = ()) -> HostStatus:
             Readiness.COLD,
             "PAM lets nothing be run for this account: net",
         ),
+        # It may be otherwise by now: an account was extended, a daemon of their own was stopped.
+        (replace(WARM, state=WorkerState.ASIDE, due=True), Readiness.WAITING, "has yet to look"),
+        (replace(WARM, state=WorkerState.DENIED, due=True), Readiness.WAITING, "has yet to look"),
         (replace(WARM, entries=0, models=(), looked=None), Readiness.NOTHING, ""),
         (replace(WARM, entries=0, models=(), warm=0).with_declared(NET), Readiness.COLD, "has not told of: net"),
     ],
