@@ -313,8 +313,8 @@ def test_no_daemon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     for unit in (tmp_path / "systemd/user/xpucached.service", tmp_path / "lib/system/xpucached.service"):
         unit.parent.mkdir(parents=True)
         unit.touch()
-    assert "start it: systemctl --user start xpucached, or xpucached --user &" in run(capsys, "--user", "status")[2]
-    assert "systemctl start xpucached" in run(capsys, "--system", "status")[2]
+    assert "systemctl --user restart xpucached, or xpucached --user &" in run(capsys, "--user", "status")[2]
+    assert "systemctl restart xpucached" in run(capsys, "--system", "status")[2]
 
 
 def test_no_daemon_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

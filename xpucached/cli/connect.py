@@ -30,7 +30,8 @@ _HOMES: Final = {"XDG_CONFIG_HOME": "~/.config", "XDG_DATA_HOME": "~/.local/shar
 def _start_it() -> str:
     root = "" if os.geteuid() == 0 else "sudo "
     if _has_unit(f"{place}/system" for place in _MANAGERS):
-        return f"start it: {root}systemctl start xpucached"
+        # It may run without its socket, which somebody stopped alone: then a start would do nothing.
+        return f"(re)start it: {root}systemctl restart xpucached"
     return f"no service of the host's is installed here: {root}xpucachectl setup"
 
 
@@ -38,7 +39,7 @@ def _start_own() -> str:
     homes = (os.environ.get(name) or os.path.expanduser(home) for name, home in _HOMES.items())  # noqa: PTH111 - it raises nothing
     places = (f"{home}/systemd/user" for home in homes)
     if _has_unit((*places, *(f"{place}/user" for place in _MANAGERS))):
-        return "start it: systemctl --user start xpucached, or xpucached --user &"
+        return "(re)start it: systemctl --user restart xpucached, or xpucached --user &"
     return "start it: xpucached --user &; as a service: xpucachectl setup --user"
 
 
