@@ -42,6 +42,7 @@ from xpucached.host.digests import Reader
 from xpucached.planning.verdict import THEN
 from xpucached.processes.output import Trace
 from xpucached.processes.reports import read_seen
+from xpucached.processes.results import RunResult
 from xpucached.processes.runs import LIBEXEC
 from xpucached.processes.supervised import ProcessStarter
 from xpucached.server.redact import redact
@@ -1773,6 +1774,37 @@ def test_where_programs_and_libraries_are_come_to_by_what_a_script_computes_coun
     assert f"now leads to {place}/v2 now" in changes(needs, place)
     meanwhile = proofs.needed(of, again, done.mapped, (), (), (), places=done.places)
     assert any(one.startswith("now was changed while the run") for one in changes(meanwhile, place))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_link_that_each_start_makes_under_another_name_is_no_evidence(place: Path, *, first: bool) -> None:
+    """So does fnm for each shell, and what it made is gone after a boot."""
+    (place / "v1").mkdir()
+    shutil.copyfile(str(shutil.which("sleep")), place / "v1/tool")
+    (place / "v1/tool").chmod(0o755)
+    (place / "stays").symlink_to("v1")
+    of = workload(place, "bash", "-c", 'ln -s v1 shell-$$; PATH="$PWD/shell-$$:$PWD/stays:$PATH"; exec tool 0.4')
+    starter = ProcessStarter(os.environ, INSTANCE)
+
+    def run() -> RunResult:
+        done = asyncio.run(starter.execute(of, {}, Trace(), polite=True))
+        assert done.outcome is None, done.output
+        return done
+
+    began = proofs.named(of, {})
+    one = run()
+    told = {str(path / "tool"): Role.MODULE for path in place.glob("shell-*")}
+    if first:
+        before = proofs.named(of, {}, [*one.mapped, *told], (), one.places)
+        two = run()
+        needs = proofs.needed(of, before, two.mapped, (), (), (), earlier=began, places=two.places)
+    else:
+        last = [one for one in proofs.needed(of, began, one.mapped, (), (), ()) if one.role is not Role.LINK]
+        needs = proofs.needed(of, began, one.mapped, (), told.items(), (), last, places=one.places)
+    assert str(place / "stays") in {one.path for one in needs}
+    for path in place.glob("shell-*"):
+        path.unlink()
+    assert changes(needs, place) == ()
 
 
 def test_mapped_weights_count_and_caches_do_not(place: Path) -> None:

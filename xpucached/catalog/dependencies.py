@@ -11,7 +11,6 @@ from xpucached.catalog.lists import among
 from xpucached.catalog.readable import Row, document, readable, stored
 from xpucached.catalog.tables import DEPENDENCIES, RUN_TARGETS, RUNS
 from xpucached.domain.dependencies import Dependency, Role
-from xpucached.domain.host import given_by
 from xpucached.domain.models import Outcome
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _value(row: Row) -> tuple[int, tuple[Dependency, ...]]:
 
 
 def _prune(connection: sa.Connection, run: int) -> None:
-    """Keep the newest of each workload, variables and set of environments: an earlier one of them may come back."""
+    """Keep the newest of each workload, host and set of environments: an earlier one of them may come back."""
     model = sa.select(RUNS.c.model).where(RUNS.c.id == run).scalar_subquery()
     rows = connection.execute(
         sa.select(RUNS.c.id, RUNS.c.workload, RUNS.c.host, RUNS.c.outcome)
@@ -80,7 +79,7 @@ def _prune(connection: sa.Connection, run: int) -> None:
     gone: list[int] = []
     for row in rows:
         of_run = frozenset(pair.target_id for pair in pairs if pair.run_id == row.id)
-        key = (row.workload, given_by(row.host) if of_run else row.host, of_run)
+        key = (row.workload, row.host, of_run)
         if row.outcome != Outcome.WARMED.value or key in seen or len(seen) >= _KEPT:
             gone.append(row.id)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,17 @@ def links(code: Iterable[str], places: Iterable[str]) -> Iterator[str]:
     for place in itertools.islice(dict.fromkeys(map(plain, places)), _MOST_LED):
         if (real := mounts.real(place)) != place and real in lie:
             yield place
+
+
+def made_since(paths: Iterable[str], moment: int) -> Iterator[str]:
+    """Yield those of these that are come to by a link that was made since then, in nanoseconds."""
+    for path in paths:
+        for step in mounts.way(path):
+            with contextlib.suppress(OSError, ValueError):
+                found = os.lstat(step)
+                if stat.S_ISLNK(found.st_mode) and found.st_ctime_ns >= moment:
+                    yield path
+                    break
 
 
 def _of_libraries(code: Collection[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from xpucached import mounts
 from xpucached.domain.dependencies import Dependency, Role
 from xpucached.host import library_names
 from xpucached.host.dependencies import Needs
-from xpucached.host.digests import Reader, Unread, digest_names, is_file, names, ordinary, told_of_file
+from xpucached.host.digests import Reader, Unread, digest_names, is_file, names, ordinary, plain, told_of_file
 from xpucached.host.python_modules import MOST
 from xpucached.host.python_packages import packages, site_of
 from xpucached.printing import encodable
@@ -52,11 +52,10 @@ class DependencySnapshot:
     began: int  #: nanoseconds since 1970, by the clock that the kernel stamps files with
     steady: int  #: the same moment by the clock that nobody sets
     read: Mapping[str, Dependency] = field(default_factory=dict)
-    """By path, with digests: what the words name, and what an earlier pass loaded, with the packages beside it.
-
-    Before the first pass, and without: what changed while the last proof's run went on.
-    """
+    """By path, with digests: what the words name, what an earlier pass loaded, and the packages beside it; before the
+    first pass, and without: what changed while the last proof's run went on."""
     places: tuple[str, ...] = ()  #: where libraries are looked for first
+    met: frozenset[str] = frozenset()  #: names by which earlier passes came to what they needed
 
 
 def named(
@@ -87,7 +86,8 @@ def named(
             beside.add_packages(site)
         files |= {path: _look(path, role) for path, role in beside.paths.items()}
         read = _digested((*there, *filter(None, files.values())), digested)
-    return DependencySnapshot(there, time.time_ns(), _steady(), read, tuple(needs.library_places))
+    met = frozenset((*read, *map(plain, places)))
+    return DependencySnapshot(there, time.time_ns(), _steady(), read, tuple(needs.library_places), met)
 
 
 def _script(one: Workload) -> tuple[object, ...]:
@@ -146,11 +146,10 @@ def needed(
     directories of packages, and ``places`` where these looked for programs and libraries.  ``ours`` are the directories
     of caches, ``others`` what other models need, whose digests need not be taken twice.  What it wrote itself is left
     out: changed data at once (in an earlier pass of the same run, too: ``earlier`` is what there was before that), if
-    the last proof, whose dependencies ``last`` are, does not
-    know it; changed code, and such data, if it changed in the last proof too, and now in each pass, or was not there
-    before, which those, ``then`` and ``mapped_before``, the code of earlier passes, tell; else it is unsettled.  Of
-    what directories of the arguments hold changed code is left out as well if the last proof, of the
-    ``same_workload``, left it out.
+    the last proof, whose dependencies ``last`` are, does not know it; changed code, and such data, if it changed in the
+    last proof too, and now in each pass, or was not there before, which those, ``then`` and ``mapped_before``, the code
+    of earlier passes, tell; else it is unsettled.  Of what directories of the arguments hold changed code is left out
+    as well if the last proof, of the ``same_workload``, left it out.
     """
     ended, reader = time.time_ns(), Reader()
     known = {one.path: one for one in last}
@@ -172,7 +171,7 @@ def needed(
     seen = Needs(workload, {})
     sites: set[str] = set()
     led = library_names.names(code, then.places)
-    links = (*library_names.links(led, places), *(one.path for one in then.read.values() if one.role is Role.LINK))
+    links = library_names.links(led, places)
     mapped_as = (*dict.fromkeys(led, Role.LIBRARY).items(), *dict.fromkeys(links, Role.LINK).items())
     roles = (*mapped_as, *told, *dict.fromkeys(data, Role.DATA).items())
     for path, role in roles:
@@ -185,12 +184,17 @@ def needed(
     for site in sorted(sites):
         seen.add_packages(site)
     # What led to one of them before the pass, or was one, and does not do so, or is gone, after it.
+    met = frozenset(seen.paths)
     mapped = {(one.inode, one.digest) for path in led if (one := then.read.get(path)) is not None}
-    for path in sorted(one.path for one in then.read.values() if (one.inode, one.digest) in mapped):
-        seen.add(path, Role.LIBRARY)
+    led_there = (one for one in then.read.values() if one.role is Role.LINK or (one.inode, one.digest) in mapped)
+    for path, link in sorted((one.path, one.role is Role.LINK) for one in led_there):
+        seen.add(path, Role.LINK if link else Role.LIBRARY)
     before = {old.path: old for old in then.named}
     settled = {*mapped_before, *before, *then.read, *(path for path, one in known.items() if one.role not in NAMED)}
     settled -= {path for path, one in known.items() if one.unsettled} | passed_over | moved
+    # By a link that each start makes under another name, no other start comes to anything.
+    once = ((met ^ then.met) & seen.paths.keys()) - known.keys() - before.keys() if known or earlier else ()
+    ours = (*ours, *library_names.made_since(once, (earlier or then).began))
     for path, role in seen.paths.items():
         # What a directory of the arguments holds may be code all the same, and is no output then.
         if path in found or (path in before and not role.is_code) or _below(path, ours) or not ordinary(path):

@@ -173,8 +173,10 @@ def _holds(proof: Proof | Coverage, host: Host) -> bool:
 
 
 def _came(run: Run, appeared: Iterable[Target], host: Host) -> tuple[Target, ...]:
-    """Return what came since a run began, programs meet now, and it did not use: devices, other drivers for one."""
-    some = (one for one in appeared if one in host.environments)
+    """Return what came since a run began and programs meet now: devices, and other drivers for those that it used."""
+    new = frozenset(appeared)
+    idle = {one.lineage for one in host.environments if one not in new} - {one.lineage for one in run.environments}
+    some = (one for one in appeared if one in host.environments and one.lineage not in idle)
     return tuple(one for one in some if not any(_alike(one, mine) for mine in run.environments))
 
 

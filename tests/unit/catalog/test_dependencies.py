@@ -87,15 +87,22 @@ def test_the_newest_proof_for_the_same_targets_takes_the_place_of_the_one_before
     ended(catalog, OLD)
     other = ended(catalog, NEW)
     both = ended(catalog, OLD, NEW)
-    again = ended(catalog, OLD, host="after the driver changed")
+    again = ended(catalog, OLD)
     assert noted(catalog) == [other, both, again]
+
+
+def test_a_proof_with_another_driver_beside_it_takes_no_other_s_place(catalog: Catalog) -> None:
+    """That driver may go again, and with it what the later proof counts for."""
+    without = ended(catalog, OLD, host="here")
+    beside = ended(catalog, OLD, host="with another driver")
+    assert noted(catalog) == [without, beside]
 
 
 def test_a_proof_with_other_variables_takes_no_other_s_place(catalog: Catalog) -> None:
     """The setting may be taken back, and with it the earlier proof counts again."""
     without = ended(catalog, OLD, host="here")
     ended(catalog, OLD, host="here-given")
-    given = ended(catalog, OLD, host="after the driver changed-given")
+    given = ended(catalog, OLD, host="here-given")
     assert noted(catalog) == [without, given]
 
 

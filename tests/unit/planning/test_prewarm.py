@@ -177,6 +177,8 @@ def appeared(*some: Target, used: tuple[Target, ...] = (NEW,)) -> Coverage:
         # It is the device that was used: which of its drivers a program takes, the runtime says.
         (appeared(OLD), host(NEW, OLD), [f"driver {OLD.toolchain} for {OLD.device}"]),
         (appeared(), host(NEW, OLD), []),
+        # One that was there then, and was not used, has another driver, or a further one.
+        (appeared(replace(OTHER, toolchain="9")), host(NEW, OTHER, replace(OTHER, toolchain="9")), []),
     ],
 )
 def test_a_device_that_came_since_makes_a_model_cold(known: Coverage, on: Host, came: list[str]) -> None:
