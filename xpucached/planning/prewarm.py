@@ -176,8 +176,13 @@ def _came(run: Run, appeared: Iterable[Target], host: Host) -> tuple[Target, ...
     """Return what came since a run began and programs meet now: devices, and other drivers for those that it used."""
     new = frozenset(appeared)
     idle = {one.lineage for one in host.environments if one not in new} - {one.lineage for one in run.environments}
-    some = (one for one in appeared if one in host.environments and one.lineage not in idle)
-    return tuple(one for one in some if not any(_alike(one, mine) for mine in run.environments))
+    some = [one for one in appeared if one in host.environments and one.lineage not in idle]
+    # What other models had before it is no news of the host's: what this one met then, its signature tells.
+    used = {one.lineage for one in run.environments}
+    others = [one for one in host.environments if one.lineage in used and one not in run.environments]
+    rest = tuple(one for one in host.environments if one not in others)
+    some += others if others and replace(host, environments=rest).signature == run.host else []
+    return tuple(one for one in dict.fromkeys(some) if not any(_alike(one, mine) for mine in run.environments))
 
 
 def _offered(environment: Target, successors: Collection[Target], host: Host) -> bool:

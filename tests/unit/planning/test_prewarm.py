@@ -167,6 +167,14 @@ def appeared(*some: Target, used: tuple[Target, ...] = (NEW,)) -> Coverage:
     return replace(coverage(run(environments=used)), appeared=some)
 
 
+def test_a_driver_that_other_models_had_makes_one_cold_that_meets_it_now() -> None:
+    known = coverage(run(on=host(NEW, OTHER)))
+    assert need(model(), known, host(NEW, OTHER)) is None
+    wanted = need(model(), known, host(NEW, OLD, OTHER))
+    assert wanted is not None
+    assert f"driver {OLD.toolchain} for {OLD.device} came" in wanted.detail
+
+
 @pytest.mark.parametrize(
     ("known", "on", "came"),
     [
@@ -176,7 +184,7 @@ def appeared(*some: Target, used: tuple[Target, ...] = (NEW,)) -> Coverage:
         (appeared(OTHER), host(NEW), []),
         # It is the device that was used: which of its drivers a program takes, the runtime says.
         (appeared(OLD), host(NEW, OLD), [f"driver {OLD.toolchain} for {OLD.device}"]),
-        (appeared(), host(NEW, OLD), []),
+        (coverage(run(on=host(NEW, OLD))), host(NEW, OLD, OTHER), []),
         # One that was there then, and was not used, has another driver, or a further one.
         (appeared(replace(OTHER, toolchain="9")), host(NEW, OTHER, replace(OTHER, toolchain="9")), []),
     ],
