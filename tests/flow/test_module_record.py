@@ -94,6 +94,10 @@ LOADED = {
         sys.addaudithook(lambda event, of: 1 / 0 if event == "open" and str(of[0]).endswith("record") else None)
         import net
     """,
+    "a program that says of itself what Python says": """
+        import sys; [sys.audit(name, *some) for name in ("exec", "import", "ctypes.dlopen") for some in ((), (None,))]
+        import pk.inner
+    """,
     "a thread": "import threading as t; one = t.Thread(target=__import__, args=['pk.inner']); one.start(); one.join()",
 }
 

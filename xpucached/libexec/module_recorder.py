@@ -22,7 +22,7 @@ _MORE = _PLACE + "/more"  # what a script adds to is this part of ``PYTHONPATH``
 _RECORD = os.path.join(_PLACE, "record")
 _MOST = 4000  # files of one process
 _LARGEST = 512 << 10  # bytes of the record; `xpucached.processes.module_record` reads no more
-_LIBRARIES = {"import": 1, "ctypes.dlopen": 0}  # events that name one, and where they do
+_NAMED = {"exec": 0, "import": 1, "ctypes.dlopen": 0}  # events that name code or a library, and where they do
 _ELSEWHERE = "/site-packages/", "/dist-packages/"
 _STANDARD = tuple(os.path.dirname(path) + "/" for path in (os.__file__, os.path.realpath(os.__file__)))
 
@@ -32,13 +32,15 @@ _seen = set()  # type: set[str]
 def _hook(event, arguments):
     # type: (str, tuple[object, ...]) -> None
     # It is called for all that Python does, and what it raises would end that.
+    at = _NAMED.get(event)
+    # A program may say anything of its own.
+    if at is None or len(arguments) <= at:
+        return
+    name = arguments[at]
     if event == "exec":
-        name = getattr(arguments[0], "co_filename", None)
-    elif event in _LIBRARIES:
+        name = getattr(name, "co_filename", None)
+    elif isinstance(name, str) and "/" not in name:
         # Of a module that is none the file is not said.
-        name = arguments[_LIBRARIES[event]]
-        name = name if isinstance(name, str) and "/" in name else None
-    else:
         return
     if not isinstance(name, str) or name in _seen or name.startswith("<") or len(_seen) >= _MOST:
         return
