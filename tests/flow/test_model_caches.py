@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LINKS = """
 cd "$TRITON_CACHE_DIR" || exit; test -e done.so && { test -s done.so; exit; }
-echo whole >whole; : >done.so; exec sleep 300
+echo whole >whole; : >mark; : >done.so; exec sleep 300
 """
 """A linker makes a file empty and fills it at its end; what is there is taken for done, and fails if it is empty."""
 COMPILES = 'mkdir -p "$TRITON_CACHE_DIR"; cd "$TRITON_CACHE_DIR"; test -e kernel || echo compiled >kernel'
@@ -60,18 +60,19 @@ def test_what_was_being_linked_when_a_run_was_ended_fails_no_program(
     host.start()
     cache = tmp_path / "named" if place == "named" else host.home / ".cache/xpucached/models/net/triton"
     cache.mkdir(parents=True)
-    (cache / "before").touch()
-    os.utime(cache / "before", (0, 0))
+    (cache / "before.so").touch()
+    os.utime(cache / "before.so", (0, 0))
     options = ("--device", "cpu", *(("--env", f"TRITON_CACHE_DIR={cache}") if place == "named" else ()))
     host.ctl("model", "add", "net", *options, "--", "/bin/sh", "-c", LINKS)
     host.ctl("prewarm", "net", "--no-wait")
     host.until((cache / "done.so").exists)
-    with (cache / "open").open("w"):
+    with (cache / "open.so").open("w"):
         if end == "killed":
             host.end(signal.SIGKILL)
             host.start()
         else:
             host.ctl("jobs", "--cancel", str(host.rows("jobs")[0]["id"]))
             host.until(host.idle)
-        # In a directory that somebody names only what came in the run goes.
-        assert {one.name for one in cache.iterdir()} == {"whole", "open", *(("before",) if place == "named" else ())}
+        # In a directory that somebody names only libraries that came in the run go: a mark may be another program's.
+        theirs = ("before.so", "mark") if place == "named" else ()
+        assert {one.name for one in cache.iterdir()} == {"whole", "open.so", *theirs}

@@ -293,7 +293,7 @@ class WorkerFollower:
             log.warning("a worker runs and does not answer: uid %d: %s", uid, error.message)
             self._known.say_failed(uid, "it runs and does not answer: is it stopped, or stuck?")
             if uid not in self._silent:
-                self._silent[uid] = asyncio.create_task(self._mind(uid, error), name=f"silent worker {uid}")
+                self._silent[uid] = asyncio.create_task(self._await_silent(uid, error), name=f"silent worker {uid}")
         elif state.denied:
             log.info("PAM lets nothing be run for an account: uid %d", uid)
             self._known.say(uid, state=WorkerState.DENIED, sentence=_DENIED)
@@ -317,7 +317,7 @@ class WorkerFollower:
             self._known.owed.forget(uid)
         return False
 
-    async def _mind(self, uid: int, error: Unavailable) -> None:
+    async def _await_silent(self, uid: int, error: Unavailable) -> None:
         """Wait until one that keeps silent answers, or ends, or somebody follows it: then it fails no more."""
         while True:
             await asyncio.sleep(_SLOW_BEAT)

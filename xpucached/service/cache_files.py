@@ -32,6 +32,8 @@ _COUNTING: Final = 120.0
 _COARSE: Final = 2_000_000_000
 """Nanoseconds by which file systems may stamp too early what is written."""
 
+_LINKED: Final = ".so"
+
 
 def files(places: Iterable[Path]) -> Mapping[str, int] | None:
     """Return the files below these directories, save those that only mark something as busy; None: it is unknown.
@@ -71,7 +73,7 @@ async def tidied(run: Awaitable[RunResult], settings: Settings, model: Model) ->
 
 
 def drop_begun(settings: Settings, model: Model, since: int) -> None:
-    """Remove the empty files that came since then where a model's compilers cache, and all in its own directory.
+    """Remove the empty libraries that came since then where a model's compilers cache; of its own, all empty files.
 
     A linker makes a library empty and fills it at its end, for Inductor a second later: whoever is ended meanwhile
     leaves one that is taken for done, with which each later program fails.  What a program has open stays, and so does
@@ -82,7 +84,9 @@ def drop_begun(settings: Settings, model: Model, since: int) -> None:
     def work() -> None:
         own = f"{mounts.real(program_variables.own(settings, model))}/"
         found = _below([mounts.real(path) for path in places]) or {}
-        some = (Path(path) for path, at in found.items() if at >= since - _COARSE or path.startswith(own))
+        # In a directory that somebody names an empty file may be a lock, or a mark of another program's.
+        late = (path for path, at in found.items() if at >= since - _COARSE and path.endswith(_LINKED))
+        some = map(Path, (*late, *(path for path in found if path.startswith(own))))
         empty = {path for path in some if model_caches.is_empty(path)}
         for path in empty - directory_users.users(empty).keys():
             with contextlib.suppress(OSError):
