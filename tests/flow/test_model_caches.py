@@ -76,3 +76,27 @@ def test_what_was_being_linked_when_a_run_was_ended_fails_no_program(
         # In a directory that somebody names only libraries that came in the run go: a mark may be another program's.
         theirs = ("before.so", "mark") if place == "named" else ()
         assert {one.name for one in cache.iterdir()} == {"whole", "open.so", *theirs}
+
+
+BUILDS = """
+mkdir -p "$HOME/.cache/torch_extensions/py311_cpu/fast"; cd "$HOME/.cache/torch_extensions/py311_cpu/fast"
+exec python3 -c "import os, time; os.open('lock', os.O_CREAT | os.O_EXCL); open('mark', 'w'); time.sleep(300)"
+"""
+"""As PyTorch does while it builds an extension: whoever finds the lock waits until it is gone."""
+
+
+def test_a_lock_of_what_was_being_built_when_a_run_was_ended_is_waited_for_by_no_program(host: Daemon) -> None:
+    host.configure("[schedule]\nprewarm = false\nsettle = '0.2s'\n")
+    host.start()
+    built = host.home / ".cache/torch_extensions/py311_cpu/fast"
+    another = built.parent / "another"
+    another.mkdir(parents=True)
+    host.ctl("model", "add", "net", "--device", "cpu", "--", "/bin/sh", "-c", BUILDS)
+    host.ctl("prewarm", "net", "--no-wait")
+    host.until((built / "mark").exists)
+    # Another program builds meanwhile, and goes on.
+    with (another / "lock").open("w"):
+        host.ctl("jobs", "--cancel", str(host.rows("jobs")[0]["id"]))
+        host.until(host.idle)
+        assert [one.name for one in built.iterdir()] == ["mark"]
+        assert (another / "lock").exists()

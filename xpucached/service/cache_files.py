@@ -32,7 +32,8 @@ _COUNTING: Final = 120.0
 _COARSE: Final = 2_000_000_000
 """Nanoseconds by which file systems may stamp too early what is written."""
 
-_LINKED: Final = ".so"
+_BEGUN: Final = (".so", "/lock")
+"""How files end that are empty until a library is there: itself, and what PyTorch waits for while it is built."""
 
 
 def files(places: Iterable[Path]) -> Mapping[str, int] | None:
@@ -76,16 +77,18 @@ def drop_begun(settings: Settings, model: Model, since: int) -> None:
     """Remove the empty libraries that came since then where a model's compilers cache; of its own, all empty files.
 
     A linker makes a library empty and fills it at its end, for Inductor a second later: whoever is ended meanwhile
-    leaves one that is taken for done, with which each later program fails.  What a program has open stays, and so does
-    all that lies in a directory which only ``--cache`` names: that may hold anything.
+    leaves one that is taken for done, with which each later program fails.  PyTorch's extensions have a lock for that
+    time, for whose end each later program waits for ever; who holds it has it open.  What a program has open stays, and
+    so does all that lies in a directory which only ``--cache`` names: that may hold anything.
     """
-    places = [path for name, path in program_variables.caches(settings, model) if name in {"", *FURTHER}]
+    named = [path for name, path in program_variables.caches(settings, model) if name in {"", *FURTHER}]
+    places = [*named, program_variables.extensions(settings, model)]
 
     def work() -> None:
         own = f"{mounts.real(program_variables.own(settings, model))}/"
         found = _below([mounts.real(path) for path in places]) or {}
         # In a directory that somebody names an empty file may be a lock, or a mark of another program's.
-        late = (path for path, at in found.items() if at >= since - _COARSE and path.endswith(_LINKED))
+        late = (path for path, at in found.items() if at >= since - _COARSE and path.endswith(_BEGUN))
         some = map(Path, (*late, *(path for path in found if path.startswith(own))))
         empty = {path for path in some if model_caches.is_empty(path)}
         for path in empty - directory_users.users(empty).keys():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -69,6 +70,13 @@ def caches(settings: Settings, model: Model) -> tuple[tuple[str, Path], ...]:
     led = [("", Path(ours[name])) for name in FURTHER if name in ours]
     watched = [("--cache", path) for path in model.workload.exercise.caches]
     return (*watched, *((name, path) for name, path in (*named, *led) if path.is_absolute()))
+
+
+def extensions(settings: Settings, model: Model) -> Path:
+    """Return where PyTorch builds extensions for a model's programs (`torch.utils.cpp_extension`): the user's own."""
+    known = {**os.environ, **given(settings, model)}
+    home = known.get("XDG_CACHE_HOME") or Path(known.get("HOME") or Path.home()) / ".cache"
+    return Path(known.get("TORCH_EXTENSIONS_DIR") or Path(home) / "torch_extensions")
 
 
 def of_application(

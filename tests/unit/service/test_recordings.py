@@ -35,7 +35,7 @@ from xpucached.service import compare, explain, recordings
 from xpucached.service.recordings import never_twice, with_left
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from xpucached.domain.models import Run
     from xpucached.domain.targets import Target
@@ -84,6 +84,17 @@ def test_what_many_entries_have_in_common_is_found_without_comparing_each_with_e
     assert Name.compared < 20 * count
 
 
+def of_two_passes(before: Sequence[IndexedEntry], after: Sequence[IndexedEntry]) -> tuple[str, list[EntryId]]:
+    """Return what is told, and of which entries it is noted, if a run's two passes compiled these."""
+    noted: list[EntryId] = []
+    catalog = SimpleNamespace(read=lambda *_: (*before, *after), write=lambda _, entries: noted.extend(entries))
+    passes = [
+        RunResult(None, 1.0, 1.0, 1, 0, "", "", created=frozenset(one.entry.id for one in some))
+        for some in (before, after)
+    ]
+    return never_twice(cast("Context", SimpleNamespace(catalog=catalog)), passes), noted
+
+
 def test_what_a_driver_compiles_that_came_between_two_passes_has_no_other_key_at_each_start() -> None:
     old, new = (sycl_target("Intel(R) OpenCL", "CPU", "OpenCL 3.0", driver) for driver in "12")
 
@@ -92,13 +103,7 @@ def test_what_a_driver_compiles_that_came_between_two_passes_has_no_other_key_at
 
     before = [under(old, entry("a", "kernel")), under(old, entry("b", "twice"))]
     after = [under(new, entry("c", "kernel")), under(old, entry("d", "twice"))]
-    noted: list[EntryId] = []
-    catalog = SimpleNamespace(read=lambda *_: (*before, *after), write=lambda _, entries: noted.extend(entries))
-    passes = [
-        RunResult(None, 1.0, 1.0, 1, 0, "", "", created=frozenset(one.entry.id for one in some))
-        for some in (before, after)
-    ]
-    told = never_twice(cast("Context", SimpleNamespace(catalog=catalog)), passes)
+    told, noted = of_two_passes(before, after)
     assert told == "; 1 of them have another key at each start, so that no cache can keep them: twice"
     assert sorted(noted) == [before[1].entry.id, after[1].entry.id]
 
@@ -109,13 +114,7 @@ def test_what_is_compiled_again_behind_a_damaged_entry_has_no_other_key_at_each_
 
     before = [behind(entry("a/1", "kernel")), entry("b/0", "twice")]
     after = [behind(entry("a/2", "kernel")), entry("c/0", "twice")]
-    noted: list[EntryId] = []
-    catalog = SimpleNamespace(read=lambda *_: (*before, *after), write=lambda _, entries: noted.extend(entries))
-    passes = [
-        RunResult(None, 1.0, 1.0, 1, 0, "", "", created=frozenset(one.entry.id for one in some))
-        for some in (before, after)
-    ]
-    told = never_twice(cast("Context", SimpleNamespace(catalog=catalog)), passes)
+    told, noted = of_two_passes(before, after)
     mends = "; 1 of them for want of a sound entry: xpucachectl verify --fix mends that"
     assert told == f"{mends}; 1 of them have another key at each start, so that no cache can keep them: twice"
     assert sorted(noted) == [before[1].entry.id, after[1].entry.id]
